@@ -111,8 +111,7 @@ def write_converted(
 ) -> Path:
     """Write a converted model with its tokenizer, model card and certificate. If a check fails, nothing is written.
 
-    The certificate describes the files on disk, not the model in memory. To compare them with the source, the written
-    model and tokenizer are loaded with the function that all verbs use.
+    The certificate describes the files on disk, so the written model and tokenizer are loaded for the comparison.
 
     Args:
         model: the converted model.
@@ -130,27 +129,39 @@ def write_converted(
         ValueError: if the written folder cannot be loaded, or is not equal to its source without `force`.
     """
     tokenizer_settings = json.loads(files[TOKENIZER_CONFIG])
+    # The optional library that the tokenizer needs, such as "sentencepiece", or None.
+    library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
     with locked(output):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output, "the converted model")
-        # The temporary folder `folder` becomes `output` if the block succeeds, and is deleted otherwise.
+        # `staged` deletes the temporary folder if a check in the block fails, and otherwise renames it to `output`.
         with staged(output) as folder:
-            model.save_pretrained(folder)
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-
-            # The optional library that the tokenizer needs, such as "sentencepiece", or None.
-            library = LIBRARIES.get(tokenizer_settings["tokenizer_class"])
+            _save_model_and_tokenizer(folder, model, files)
             certificate = _certify(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
 
             introduction = _describe_converted(folder, source, tokenizer_settings, output)
-            conversion_facts = _describe_conversion(certificate)
-            num_parameters = model.num_parameters()
-            card = fill_model_card(introduction, model.config, num_parameters, conversion_facts, converted=True)
-            (folder / CARD).write_text(card.content, encoding="utf-8")
+            card_text = _make_card(model, introduction, certificate)
+            (folder / CARD).write_text(card_text, encoding="utf-8")
     return output
+
+
+def _save_model_and_tokenizer(
+    folder: Path, model: VanillaTransformerForConditionalGeneration, files: Mapping[str, bytes]
+) -> None:
+    """Write a model and the files of its tokenizer to a folder. `files` has their contents by file name."""
+    model.save_pretrained(folder)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def _make_card(model: VanillaTransformerForConditionalGeneration, introduction: About, certificate: Certificate) -> str:
+    """Return the text of a converted model's card."""
+    conversion_facts = _describe_conversion(certificate)
+    num_parameters = model.num_parameters()
+    card = fill_model_card(introduction, model.config, num_parameters, conversion_facts, converted=True)
+    return card.content
 
 
 def _is_missing(library: str | None) -> bool:
@@ -315,14 +326,9 @@ def _describe_conversion(certificate: Certificate) -> dict[str, str]:
     facts = {
         "converted from": f"{certificate['source']} ({certificate['system']})",
         "compared with": certificate["oracle"],
-        "result": "equal" if certificate["equal"] else "not equal",
+        "result": _describe_result(certificate),
+        **_describe_differences(certificate),
     }
-    # The type of input is "random", "real" or "marian".
-    for input_type, difference in certificate["log_probs"].items():
-        facts[f"largest difference, {input_type} input"] = f"{difference:.2g} nats"
-    if "float64" in certificate:
-        for input_type, difference in certificate["float64"]["log_probs"].items():
-            facts[f"in float64, {input_type} input"] = f"{difference:.2g} nats"
     # The number of sentences, and how many of their translations are equal.
     translations = certificate["translations"]
     facts["equal translations, greedy"] = f"{translations['greedy']} of {translations['sentences']}"
@@ -334,3 +340,22 @@ def _describe_conversion(certificate: Certificate) -> dict[str, str]:
     if certificate["command"]:
         facts["command"] = f"`{certificate['command']}`"
     return facts
+
+
+def _describe_result(certificate: Certificate) -> str:
+    """Say whether a converted model is equal to its source."""
+    if certificate["equal"]:
+        return "equal"
+    return "not equal"
+
+
+def _describe_differences(certificate: Certificate) -> dict[str, str]:
+    """Return the model card's rows about differences between log-probabilities, as a dict from labels to values."""
+    rows = {}
+    # The type of input is "random", "real" or "marian".
+    for input_type, difference in certificate["log_probs"].items():
+        rows[f"largest difference, {input_type} input"] = f"{difference:.2g} nats"
+    if "float64" in certificate:
+        for input_type, difference in certificate["float64"]["log_probs"].items():
+            rows[f"in float64, {input_type} input"] = f"{difference:.2g} nats"
+    return rows

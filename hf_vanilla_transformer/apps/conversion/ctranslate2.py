@@ -31,7 +31,7 @@ from .parity_certificate import (
     Rows,
     check_equal,
     count_equal,
-    describe_excess,
+    is_within_tolerances,
     log_probs,
     random_rows,
     translate_rows,
@@ -75,42 +75,34 @@ def to_ctranslate2(
         output (`str`): the folder to create.
         quantization (`str`): the data type of the weights, one of `QUANTIZATIONS`.
         max_positions (`int`, defaults to 2048): the longest sequence in tokens, between 64 and 100,000. CTranslate2
-            does not compute sinusoids. It reads them from a table with `max_positions` rows, and rejects longer
-            sequences.
+            reads sinusoids from a table of this length, and rejects longer sequences.
         sentences (`list` of `str`): source sentences for the comparison.
         force (`bool`): write the model even if it is not equal to its source.
 
     Returns:
-        `Path`: the folder. Its `parity.json` contains two comparisons. The first states the largest difference, in nats
-            per token, between the log-probabilities that both models assign to the same targets: random targets, and
-            greedy translations by the original model. The second counts how many translations are equal with greedy
-            search and with 4 beams. Quantized models are compared in the same way, but need not be equal.
+        `Path`: the folder. Its `parity.json` states the largest difference, in nats per token, between the
+            log-probabilities by both models, and counts the equal translations with greedy search and with 4 beams.
+            Quantized models are compared in the same way, but need not be equal.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
         OSError: if the source cannot be read, or if the output folder exists.
         ValueError: if CTranslate2 cannot represent the model, or if the float32 export is not equal to it.
     """
-    if quantization not in QUANTIZATIONS:
-        raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
-    # The table must have room for the longest compared translation, a start token, and a few more tokens.
-    check_number("max_positions", max_positions, _MAX_LENGTH + 4, _MOST_POSITIONS)
+    _check_options(quantization, max_positions)
     output_folder = Path(output)
     ctranslate2 = import_library()
     if output_folder.exists():
         raise FileExistsError(f"{output_folder} exists; name another folder for the converted model.")
 
-    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
+    # `folder` may be a name on the Hub.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
-    # The number of rows that the position table really gets. It is `max_positions`, or the number of learned positions
-    # if the model has fewer. The code below must use only `num_positions`.
+    # The code below must use only `num_positions`, because a model may have fewer than `max_positions`.
     num_positions = table_length(model.config, max_positions)
-    # The object from which CTranslate2 writes its model files.
     spec = _make_quantized_specification(model, tokenizer, quantization, num_positions)
 
-    # `locked` keeps other processes from writing the folder. `staged` gives the temporary folder its final name if the
-    # block succeeds, and deletes it otherwise. So a failed check below leaves no output folder behind.
+    # `staged` deletes the temporary folder if a check in the block fails, and otherwise renames it.
     with locked(output_folder), staged(output_folder) as temporary_folder:
         spec.save(str(temporary_folder))
         tokenizer.save_pretrained(temporary_folder)
@@ -120,15 +112,13 @@ def to_ctranslate2(
         parity = compare(
             temporary_folder, model, saved_tokenizer, sentences, num_positions=num_positions, is_exact=is_exact
         )
-        # In float32, this raises ValueError if the log-probabilities differ by more than the tolerance, unless `force`
-        # is True. Quantized models need not be equal.
         check_equal(parity, folder, force)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
             "sha256": hashes(weight_files(local_folder)),
             "quantization": quantization,
-            # When the exported model is loaded, its longest source and translation are read from here.
+            # `CTranslate2Engine` reads these two fields.
             "max_positions": num_positions,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
@@ -137,6 +127,14 @@ def to_ctranslate2(
         }
         (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return output_folder
+
+
+def _check_options(quantization: str, max_positions: int) -> None:
+    """Raise ValueError if the data type of an export is unknown, or its number of positions is out of range."""
+    if quantization not in QUANTIZATIONS:
+        raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    # The table must have room for the longest compared translation, a start token, and a few more tokens.
+    check_number("max_positions", max_positions, _MAX_LENGTH + 4, _MOST_POSITIONS)
 
 
 def _make_quantized_specification(
@@ -209,25 +207,12 @@ def compare(
         None unless `is_exact`.
     """
     exported = _ExportedModel(folder, model, tokenizer)
-    # The token ids of each sentence.
     sources = truncate_rows(tokenizer(list(sentences)).input_ids, num_positions)
-    # There are three limits. The numbers are examples for a table of 40 rows and a table of 2,048 rows:
-    #
-    # | limit                    | applies to                                     | start token | 40 | 2,048 |
-    # |--------------------------|------------------------------------------------|-------------|----|-------|
-    # | `num_positions`          | sources                                        | none        | 40 | 2,048 |
-    # | `max_length`             | CTranslate2's translations, random sentences   | not counted | 39 | 60    |
-    # | `max_length_of_generate` | translations by the original model, `generate` | counted     | 40 | 61    |
-    #
-    # The last two limits allow the same translations. One row of the table is left for the start token.
+    # The longest translation without the start token, for which one row of the position table is left.
     max_length = min(_MAX_LENGTH, num_positions - 1)
-    max_length_of_generate = max_length + 1
-    # With `_COMMON_RULES`, `generate` ranks and finishes the hypotheses of a beam search as CTranslate2 does.
-    beam_translations = translate_rows(
-        model, sources, num_beams=_NUM_BEAMS, max_length=max_length_of_generate, **_COMMON_RULES
-    )
-    # Greedy search has no hypotheses to rank, so it needs no common rules.
-    greedy_translations = translate_rows(model, sources, num_beams=1, max_length=max_length_of_generate)
+    # With `_COMMON_RULES`, both beam searches rank and finish hypotheses alike. Greedy search ranks no hypotheses.
+    beam_translations = _translate_by_original(model, sources, _NUM_BEAMS, max_length, **_COMMON_RULES)
+    greedy_translations = _translate_by_original(model, sources, 1, max_length)
     translations = {
         "sentences": len(sources),
         "beam": exported.count_equal(beam_translations, sources, num_beams=_NUM_BEAMS, max_length=max_length),
@@ -251,8 +236,21 @@ def compare(
     # Quantized weights change the log-probabilities, so they have no tolerance.
     if is_exact:
         certificate["tolerance"] = TOLERANCES[torch.float32]
-        certificate["equal"] = not describe_excess(certificate)
+        certificate["equal"] = is_within_tolerances(certificate)
     return certificate
+
+
+def _translate_by_original(
+    model: VanillaTransformerForConditionalGeneration,
+    sources: Rows,
+    num_beams: int,
+    max_length: int,
+    **settings: object,
+) -> Rows:
+    """Translate the sources with the original model. `max_length` does not count the start token."""
+    # `generate` counts the start token, too.
+    max_length_of_generate = max_length + 1
+    return translate_rows(model, sources, num_beams=num_beams, max_length=max_length_of_generate, **settings)
 
 
 class _ExportedModel:
@@ -358,30 +356,14 @@ def specification(
         ValueError: if CTranslate2 cannot represent the model.
     """
     config = model.config
-    # This raises ValueError if a LayerNorm follows each stack, or if the heads do not have the usual width.
-    require(config, "CTranslate2", stack_layer_norm=False)
-    if config.activation_function not in _ACTIVATIONS:
-        raise InputError(
-            f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
-        )
+    _check_architecture(config)
     # The model is copied because its heads are reordered, and because CTranslate2 quantizes the weights in place.
     model_copy = copy.deepcopy(model)
-    # This call does two things. It reorders heads of `model_copy`, so that the alignment heads come first in their
-    # layer. It returns the options that tell CTranslate2 the layer and the number of these heads.
-    #
-    # It must come before `_copy_weights`. Otherwise, the heads would be exported in their old order, and CTranslate2
-    # would align words by the wrong heads.
+    # This reorders heads of `model_copy`, so it must come before `_copy_weights`. Otherwise, CTranslate2 would align
+    # words by the wrong heads.
     alignment_options = _move_alignment_heads(model_copy)
 
-    specs = import_library().specs
-    activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
-    spec = specs.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers),
-        config.num_heads,
-        pre_norm=False,
-        activation=activation,
-        **alignment_options,
-    )
+    spec = _make_empty_specification(config, alignment_options)
     _copy_weights(model_copy, spec, table_length(config, max_positions))
     spec.register_source_vocabulary(source_texts)
     spec.register_target_vocabulary(target_texts)
@@ -391,30 +373,48 @@ def specification(
     return spec
 
 
+def _check_architecture(config: VanillaTransformerConfig) -> None:
+    """Raise ValueError if CTranslate2 cannot represent a model with this configuration."""
+    # This also rejects heads that do not have the usual width.
+    require(config, "CTranslate2", stack_layer_norm=False)
+    if config.activation_function not in _ACTIVATIONS:
+        raise InputError(
+            f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
+        )
+
+
+def _make_empty_specification(config: VanillaTransformerConfig, alignment_options: dict[str, int]) -> Any:
+    """Build a `TransformerSpec` without weights. `alignment_options` is what `_move_alignment_heads` returns."""
+    specs = import_library().specs
+    activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
+    return specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=False,
+        activation=activation,
+        **alignment_options,
+    )
+
+
 def _move_alignment_heads(model: VanillaTransformerForConditionalGeneration) -> dict[str, int]:
     """Reorder the attention heads of a decoder layer in place, so that the alignment heads are its first heads.
 
-    CTranslate2 aligns words with the average of the first heads of one decoder layer.
-
-    For example, the alignment heads 1 and 3 of layer 2, in a model with 4 heads, give the new order [1, 3, 0, 2] in
-    layer 2, and the result `{"alignment_layer": 2, "alignment_heads": 2}`.
-
-    `model.config` does not change, so it still has the old indices, 1 and 3. The caller must not use them for the
-    reordered model, in which these heads are 0 and 1. CTranslate2 needs only their number.
+    CTranslate2 aligns words with the average of the first heads of one decoder layer. For example, the alignment heads
+    1 and 3 of layer 2, in a model with 4 heads, give the new order [1, 3, 0, 2] in layer 2, and the result
+    `{"alignment_layer": 2, "alignment_heads": 2}`. `model.config` keeps the old indices, 1 and 3, which are wrong now.
 
     Returns:
-        The arguments of `TransformerSpec.from_config` that state the layer and the number of the alignment heads. The
-        dict is empty, and the model does not change, if the heads are in several layers. Then the export does not
-        support alignments.
+        The arguments of `TransformerSpec.from_config` that state the layer and the number of the alignment heads. If
+        the heads are in several layers, the dict is empty, the model does not change, and the export does not support
+        alignments.
     """
-    # Pairs of a layer and a head. The list is empty if the heads are in several layers.
     alignment_heads = heads_in_one_layer(model.config)
     if not alignment_heads:
         return {}
     # All heads are in the same layer.
     layer_index, _ = alignment_heads[0]
     head_indices = [head for _, head in alignment_heads]
-    # If the order changes, the reordered attention is a copy, so it must take the place of the old one in the layer.
+    # The reordered attention may be a copy, so it must take the place of the old one in the layer.
     decoder_layer: Any = model.model.decoder.layers[layer_index]
     decoder_layer.encoder_attn = with_heads_first(decoder_layer.encoder_attn, head_indices)
     return {"alignment_layer": layer_index, "alignment_heads": len(alignment_heads)}
@@ -474,28 +474,29 @@ def _copy_layer(loader: Any, layer: Any, layer_spec: Any) -> None:
 
 
 def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, target_texts: Sequence[str]) -> None:
-    """Set the special tokens of an exported model.
+    """Set the special tokens of an exported model, all of which CTranslate2 requires.
 
     `spec_config` is the part of a `TransformerSpec` that CTranslate2 writes to config.json. `config` is the
     configuration of the original model, and `target_texts` has the text of each target token.
     """
     pad_id: Any = config.pad_token_id
-    bos_id: Any = config.bos_token_id
-    eos_id: Any = config.eos_token_id
     start_id: Any = config.decoder_start_token_id
-    # CTranslate2 requires all of these tokens. The pad token replaces tokens that the model lacks, and the unknown
-    # token, which is never used.
-    if bos_id is None:
-        bos_id = pad_id
-    if eos_id is None:
-        eos_id = pad_id
-    spec_config.bos_token = target_texts[bos_id]
-    spec_config.eos_token = target_texts[eos_id]
-    spec_config.unk_token = target_texts[pad_id]
+    pad_token = target_texts[pad_id]
+    spec_config.bos_token = _text_or_pad(config.bos_token_id, target_texts, pad_token)
+    spec_config.eos_token = _text_or_pad(config.eos_token_id, target_texts, pad_token)
+    # The unknown token is never used.
+    spec_config.unk_token = pad_token
     spec_config.decoder_start_token = target_texts[start_id]
     # The tokenizer already appends </s> to every source.
     spec_config.add_source_bos = False
     spec_config.add_source_eos = False
+
+
+def _text_or_pad(token_id: int | None, target_texts: Sequence[str], pad_token: str) -> str:
+    """Return the text of a special token, or the pad token if the model lacks the special token."""
+    if token_id is None:
+        return pad_token
+    return target_texts[token_id]
 
 
 def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
@@ -516,20 +517,22 @@ def with_heads_first(attention: VanillaTransformerAttention, first_heads: Sequen
     The order of the heads does not change the layer's output. Returns a copy, or `attention` itself if its heads are
     already in this order. The caller must disable gradients, because the copy's parameters are overwritten.
     """
-    num_heads = attention.config.num_heads
-    other_heads = [head for head in range(num_heads) if head not in first_heads]
+    old_order = list(range(attention.config.num_heads))
+    other_heads = [head for head in old_order if head not in first_heads]
     new_order = [*first_heads, *other_heads]
-    if new_order == list(range(num_heads)):
+    if new_order == old_order:
         return attention
+    return _copy_with_order(attention, new_order)
 
+
+def _copy_with_order(attention: VanillaTransformerAttention, new_order: list[int]) -> VanillaTransformerAttention:
+    """Return a copy of an attention layer whose heads are in the new order."""
     reordered = copy.deepcopy(attention)
-    # In the query, key and value projections, each head has a block of rows.
+    # In the query, key and value projections, each head has a block of rows in the weight and in the bias.
     for projection in (reordered.q_proj, reordered.k_proj, reordered.v_proj):
-        # The weight has the shape (num_heads * head width, d_model), and the bias has (num_heads * head width,).
         for parameter in projection.parameters():
             parameter.copy_(_reorder_blocks(parameter, new_order))
-    # In the output projection, each head has a block of columns, i.e. a block of rows of the transposed weight. The
-    # bias does not depend on the heads.
+    # In the output projection, each head has a block of columns. The bias does not depend on the heads.
     output_weight = reordered.out_proj.weight  # (d_model, num_heads * head width)
     output_weight.copy_(_reorder_blocks(output_weight.T, new_order).T)
     return reordered

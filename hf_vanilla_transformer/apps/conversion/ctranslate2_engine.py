@@ -97,20 +97,24 @@ def load_ctranslate2(
     """
     if compute_type is None:
         compute_type = "float32"
+    _check_compute_type(compute_type)
+    # By default, the engine has as many threads as PyTorch.
+    if not threads:
+        threads = torch.get_num_threads()
+    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
+    local_folder = native_folder(folder, revision, token)
+    converted_folder = converted(local_folder, compute_type)
+    return CTranslate2Engine(local_folder, converted_folder, compute_type, threads)
+
+
+def _check_compute_type(compute_type: str) -> None:
+    """Raise ValueError if an export or this processor does not support the precision."""
     supported_types = import_library().get_supported_compute_types("cpu")
     choices = [name for name in QUANTIZATIONS if name in supported_types]
     if compute_type not in choices:
         raise InputError(
             f'compute_type is "{compute_type}"; choose one of {", ".join(choices)}, which this processor has.'
         )
-    # By default, the engine has as many threads as PyTorch.
-    if not threads:
-        threads = torch.get_num_threads()
-    # `folder` may be a name on the Hub, and `local_folder` is the folder on this machine.
-    local_folder = native_folder(folder, revision, token)
-    # This folder is in the user's cache.
-    converted_folder = converted(local_folder, compute_type)
-    return CTranslate2Engine(local_folder, converted_folder, compute_type, threads)
 
 
 def converted(folder: Path, compute_type: str) -> Path:
@@ -200,26 +204,22 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             ValueError: if the engine does not support a setting, or if a source is longer than its position table.
         """
         settings = self._merge_settings(kwargs)
-        # A function that calls the criteria, or None.
         watch = _make_watch(stopping_criteria, input_ids)
         sources = _remove_padding(input_ids, attention_mask)
         source_texts = self._to_source_texts(sources)
         num_returned = _choose_num_returned(settings)
         longest_source = max(len(source) for source in sources)
-        # The maximum number of tokens in a translation, not counting the start token.
+        # Like the other lengths here, it does not count the start token.
         max_length = self._max_length(settings, longest_source)
         options = self._search_options(settings, max_length, len(sources))
-
         process = self._choose_process(len(sources))
         _seconds, hypotheses_by_source = process.translate(source_texts, watch, **options)
 
-        # A function that maps the length of a hypothesis, in tokens, to the divisor of its log-probability.
         length_penalty = length_penalty_of(settings)
         translations = []
         for hypotheses in hypotheses_by_source:
-            # The token texts of each hypothesis, best hypothesis first.
-            ranked_hypotheses = _rank(hypotheses, length_penalty)
-            for token_texts in ranked_hypotheses[:num_returned]:
+            best_first = _rank(hypotheses, length_penalty)
+            for token_texts in best_first[:num_returned]:
                 token_ids = self._to_token_ids(token_texts, settings, max_length)
                 translations.append(torch.tensor([self.config.decoder_start_token_id, *token_ids]))
         padded: Any = pad_sequence(translations, batch_first=True, padding_value=self.config.pad_token_id)
@@ -247,7 +247,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             num_sources: the number of sources in the batch.
         """
         num_beams = settings.num_beams or 1
-        options = {
+        return {
             # All sources form one batch, which `CTranslate2Process` splits among the workers.
             "max_batch_size": 0,
             "beam_size": num_beams,
@@ -261,8 +261,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             "min_decoding_length": min(_min_length(settings), max_length),
             "end_token": [self._target_texts[token] for token in self._end_tokens(settings)],
             "return_end_token": True,
+            **fixed_translate_options(settings, self._target_texts),
+            **self._optional_search_options(settings, num_sources),
         }
-        options.update(fixed_translate_options(settings, self._target_texts))
+
+    def _optional_search_options(self, settings: GenerationConfig, num_sources: int) -> dict[str, Any]:
+        """Return the arguments of `translate_batch` for those settings that are not None."""
+        options: dict[str, Any] = {}
         if settings.repetition_penalty is not None:
             options["repetition_penalty"] = settings.repetition_penalty
         if settings.no_repeat_ngram_size is not None:
@@ -276,8 +281,18 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _max_length(self, settings: GenerationConfig, longest_source: int) -> int:
         """Return the maximum number of tokens in a translation, not counting the start token.
 
-        The first branch below whose condition is True decides. `max_new_tokens` and `max_length` take precedence over
-        `max_length_offset`. For example, if the longest source has 10 tokens and the position table has 2,048 rows:
+        `longest_source` is the number of tokens in the longest source. All sources of a batch have the same limit.
+        """
+        limit = self._choose_limit(settings, longest_source)
+        # A translation of n tokens needs only n positions, because the decoder reads the start token, but not the last
+        # token of the translation.
+        return min(limit, self.max_positions)
+
+    def _choose_limit(self, settings: GenerationConfig, longest_source: int) -> int:
+        """Return the limit that the search settings, or else the defaults, set for the tokens after the start token.
+
+        `max_new_tokens` and `max_length` take precedence over `max_length_offset`. For example, if the longest source
+        has 10 tokens and the position table has 2,048 rows:
 
         | setting                | counts the start token | result  |
         |------------------------|------------------------|---------|
@@ -285,36 +300,21 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         | `max_length_offset=50` | no                     | 10 + 50 |
         | `max_length=20`        | yes                    | 20 - 1  |
         | no setting or default  |                        | 2,047   |
-
-        Args:
-            settings: the search settings.
-            longest_source: the number of tokens in the longest source of the batch. All sources of a batch have the
-                same limit.
         """
+        if settings.max_new_tokens:
+            return settings.max_new_tokens
         # The settings of other models than this package's have no offset.
         max_length_offset: int | None = getattr(settings, "max_length_offset", None)
-        # Some versions of transformers have a default limit.
+        if max_length_offset is not None and not limits_length(settings):
+            # This is the paper's limit: the length of the source plus 50 (section 6.1).
+            return longest_source + max_length_offset
+        if settings.max_length:
+            return settings.max_length - 1
+        # Some versions of transformers have a default limit, which counts the start token, too.
         default_length = GenerationConfig().max_length
-
-        if settings.max_new_tokens:
-            # This setting does not count the start token.
-            limit = settings.max_new_tokens
-        elif max_length_offset is not None and not limits_length(settings):
-            # The settings have no limit that takes precedence over the offset. In the paper, the limit is the length of
-            # the source plus 50 (section 6.1). It does not count the start token, either.
-            limit = longest_source + max_length_offset
-        elif settings.max_length:
-            # This setting counts the start token, and so do the limits in the two branches below. They are reduced by
-            # 1.
-            limit = settings.max_length - 1
-        elif default_length:
-            limit = default_length - 1
-        else:
-            # Without any limit, the number of positions takes the place of `settings.max_length`.
-            limit = self.max_positions - 1
-        # Here 1 is not subtracted. A translation of n tokens needs only n positions, because the decoder reads the
-        # start token, but not the last token of the translation.
-        return min(limit, self.max_positions)
+        if default_length:
+            return default_length - 1
+        return self.max_positions - 1
 
     def _end_tokens(self, settings: GenerationConfig) -> list[int]:
         """Return the ids of the tokens that end a translation. By default, the only one is the model's EOS."""
@@ -348,13 +348,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         predicts target token i. Raises the same errors as `generate`.
 
         CTranslate2 returns no attention when it scores a given target. Therefore, this method starts a translation that
-        is forced to begin with the target. For example, with the targets [a, b, </s>] and [c, </s>]:
-
-        1. The translations must begin with the prefixes [a, b] and [c].
-        2. Both searches may take 3 steps, which is the length of the longest prefix plus 1. In step 3, the first search
-           attends as it does when it predicts its </s>, whichever token it really chooses. The second search may have
-           generated a needless token in step 3.
-        3. The first target keeps the attention of 3 steps, and the second one of 2 steps, one for each of its tokens.
+        is forced to begin with the target without `</s>`, its prefix. In the step after its prefix, a search attends as
+        it does when it predicts `</s>`, whichever token it really chooses. If the prefix is shorter than the longest
+        one, needless steps may follow.
 
         Args:
             sources, targets: the token ids of at least one pair, without padding. A target has no start token, and need
@@ -362,16 +358,14 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 head that was not chosen for alignment.
         """
         source_texts = self._to_source_texts(sources)
-        # `_to_target_texts` removes </s>, so [a, b, </s>] has the prefix [a, b].
+        # `_to_target_texts` removes </s>.
         prefixes = self._to_target_texts(targets)
         longest_prefix = max(len(prefix) for prefix in prefixes)
         process = self._choose_process(len(sources))
-        # `translate` returns the running time, which is not needed here, and the hypotheses of each source.
         _seconds, hypotheses_by_source = process.translate(
             source_texts,
             target_prefix=prefixes,
-            # Each token of a prefix takes one step. One more step computes the attention for the </s> of the longest
-            # target.
+            # One more step computes the attention for the </s> of the longest target.
             max_decoding_length=longest_prefix + 1,
             # In a beam search over a batch, the attention of the first step is wrong where the source is padded
             # (CTranslate2 4.8), so the search is greedy.
@@ -387,8 +381,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         for hypotheses, target in zip(hypotheses_by_source, targets, strict=True):
             # Greedy search has one hypothesis. Its attention weights are a list with one row for each step.
             step_rows = hypotheses.attention[0]
-            # A target needs one row for each of its tokens, including </s>. If it is shorter than the longest target,
-            # or does not end in </s>, the search may have continued it with more tokens, whose rows are removed.
+            # The search may have continued a target with more tokens, whose rows are removed.
             attention_matrices.append(torch.tensor(step_rows[: len(target)]))  # (target, source)
         return attention_matrices
 
@@ -421,13 +414,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         """Raise ValueError if the engine does not support one of the settings."""
         # Checks the numbers of beams, hypotheses and tokens.
         check_search(vars(settings))
-        if settings.early_stopping is not True:
-            raise InputError(
-                f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "
-                "hypotheses have finished as there are beams, which is True; leave it out, or use the engine torch."
-            )
-        if settings.do_sample:
-            raise InputError("do_sample is True, but the engine cannot sample; use the engine torch.")
+        _check_search_rules(settings)
         start_token = self.config.decoder_start_token_id
         if settings.decoder_start_token_id not in (None, start_token):
             raise InputError(
@@ -435,13 +422,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
                 f"{start_token}; change it in config.json, or use the engine torch."
             )
         check_token_ids(settings, len(self._target_texts))
-        # All other settings of generation_config must have transformers' defaults, unless they have no effect.
-        defaults = GenerationConfig._get_default_generation_params()
-        for name, value in vars(settings).items():
-            if name in _SUPPORTED_ARGUMENTS or name in _SETTINGS_WITHOUT_EFFECT:
-                continue
-            if value is not None and value != defaults.get(name):
-                raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
+        _check_other_settings(settings)
 
     def _to_source_texts(self, sources: Rows) -> list[list[str]]:
         """Convert source token ids to token texts. Raises ValueError if a source is too long."""
@@ -472,10 +453,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _choose_process(self, batch_size: int) -> CTranslate2Process:
         """Return the child process for the next batch, and start one if necessary.
 
-        `self._processes` maps each setting (how a process uses the CPU) to its running processes. If the first process
-        with the right setting is busy, a second one is used, so that a short call need not wait for a long one. If both
-        are busy, the process whose current call started last is used, because an earlier call that is still running may
-        be a long one.
+        If the first process with the right setting is busy, a second one is used, so that a short call need not wait
+        for a long one. If both are busy, the process whose current call started last is used, because an earlier call
+        that is still running may be a long one.
         """
         setting = self._choose_setting(batch_size)
         # Without the lock, two threads could start a process each.
@@ -549,6 +529,27 @@ def _remove_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor | None
     for row, mask in zip(input_ids, attention_mask, strict=True):
         sources.append(row[mask.bool()].tolist())
     return sources
+
+
+def _check_search_rules(settings: GenerationConfig) -> None:
+    """Raise ValueError if the settings end a search in another way than CTranslate2, or sample."""
+    if settings.early_stopping is not True:
+        raise InputError(
+            f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "
+            "hypotheses have finished as there are beams, which is True; leave it out, or use the engine torch."
+        )
+    if settings.do_sample:
+        raise InputError("do_sample is True, but the engine cannot sample; use the engine torch.")
+
+
+def _check_other_settings(settings: GenerationConfig) -> None:
+    """Raise ValueError if a setting that the engine lacks has an effect, and is not transformers' default."""
+    defaults = GenerationConfig._get_default_generation_params()
+    for name, value in vars(settings).items():
+        if name in _SUPPORTED_ARGUMENTS or name in _SETTINGS_WITHOUT_EFFECT:
+            continue
+        if value is not None and value != defaults.get(name):
+            raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
 
 
 def _check_supported(arguments: Mapping[str, Any]) -> None:

@@ -148,27 +148,34 @@ class CTranslate2Process:
     def _exchange(self, request: str, watch: Callable[[], None] | None) -> str:
         """Send a request to the child process, and return its answer, which is one line.
 
-        The answer is empty if the process has ended. If the exchange is interrupted, for example by an error in
-        `watch`, the process is killed, because the next request would read the answer to this one.
+        The answer is empty if the process has ended.
         """
-        answer = ""
         with self._call_lock:
             # From now on, the property `is_busy` is True, and other threads prefer a different process.
             self.call_started = time.monotonic()
             try:
-                self._send(request)
-                answer = self._read_answer(watch)
-            except BrokenPipeError:
-                # The process has ended, so it does not read the request.
-                self._kill_and_wait()
-            except BaseException:
-                # Ctrl-C, for example, is no Exception.
-                self._kill_and_wait()
-                raise
+                return self._send_and_read(request, watch)
             finally:
                 # From now on, `is_busy` is False.
                 self.call_started = _NO_CALL
-        return answer
+
+    def _send_and_read(self, request: str, watch: Callable[[], None] | None) -> str:
+        """Do the work of `_exchange` while the caller holds the lock.
+
+        If it is interrupted, for example by an error in `watch`, the process is killed, because the next request would
+        read the answer to this one.
+        """
+        try:
+            self._send(request)
+            return self._read_answer(watch)
+        except BrokenPipeError:
+            # The process has ended, so it does not read the request.
+            self._kill_and_wait()
+            return ""
+        except BaseException:
+            # Ctrl-C, for example, is no Exception.
+            self._kill_and_wait()
+            raise
 
     def _send(self, request: str) -> None:
         """Write one line to the child process."""

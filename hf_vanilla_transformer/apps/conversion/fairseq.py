@@ -85,41 +85,31 @@ def from_fairseq(
     output_folder = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
     folder = checkpoint.parent
-    # `args` are the training arguments.
-    state, args = read_checkpoint(checkpoint)
-    check_arguments(args, checkpoint)
+    state, training_args = read_checkpoint(checkpoint)
+    check_arguments(training_args, checkpoint)
 
-    source_lang = str(args["source_lang"])
-    target_lang = str(args["target_lang"])
-    langs = [source_lang, target_lang]
-    source_dictionary = folder / f"dict.{source_lang}.txt"
-    target_dictionary = folder / f"dict.{target_lang}.txt"
-    source_token_ids = read_dictionary(source_dictionary)
-    target_token_ids = read_dictionary(target_dictionary)
+    langs = [str(training_args["source_lang"]), str(training_args["target_lang"])]
+    dictionary_paths = [folder / f"dict.{lang}.txt" for lang in langs]
+    source_token_ids, target_token_ids = [read_dictionary(path) for path in dictionary_paths]
     merges_path = _find_merges(folder)
     fsmt = build_fsmt(
         state,
-        args,
+        training_args,
         source_size=len(source_token_ids),
         target_size=len(target_token_ids),
         langs=langs,
         path=checkpoint,
     )
-
     tokenizer_texts = _make_tokenizer_texts(source_token_ids, target_token_ids, merges_path)
 
-    # The certificate says what the converted model is compared with.
-    reference_description = (
-        f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; "
-        "fairseq itself is not installed"
-    )
-    # Both dictionaries are the same file if both languages have the same code.
-    source_files = {checkpoint, source_dictionary, target_dictionary, merges_path}
+    # A set, because both dictionaries are the same file if both languages have the same code.
+    source_files = {checkpoint, *dictionary_paths, merges_path}
     source = Source(
         name=Path(input).resolve().name,
         system="fairseq",
+        # The converted model is compared with this model.
         reference=fsmt,
-        reference_description=reference_description,
+        reference_description=_describe_reference(),
         sha256=hashes(source_files),
         license=license or read_license(folder),
     )
@@ -130,6 +120,14 @@ def from_fairseq(
         output=output_folder,
         sentences=sentences,
         force=force,
+    )
+
+
+def _describe_reference() -> str:
+    """Return the certificate's description of what the converted model is compared with."""
+    return (
+        f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; "
+        "fairseq itself is not installed"
     )
 
 
@@ -166,16 +164,20 @@ def find_checkpoint(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise FileNotFoundError(f"{path} does not exist; name the folder that fairseq trained in.")
+    return _choose_checkpoint(path)
 
-    checkpoints = sorted(path.glob("*.pt"))
+
+def _choose_checkpoint(folder: Path) -> Path:
+    """Return the preferred checkpoint in a folder. Raises the same errors as `find_checkpoint`."""
+    checkpoints = sorted(folder.glob("*.pt"))
     if not checkpoints:
-        raise FileNotFoundError(f"{path} holds no .pt of weights; name the folder that fairseq trained in.")
+        raise FileNotFoundError(f"{folder} holds no .pt of weights; name the folder that fairseq trained in.")
     for name in _PREFERRED_CHECKPOINTS:
-        if path / name in checkpoints:
-            return path / name
+        if folder / name in checkpoints:
+            return folder / name
     if len(checkpoints) > 1:
         names = ", ".join(checkpoint.name for checkpoint in checkpoints)
-        raise InputError(f"{path} holds {names}; name one of these files, or average them before.")
+        raise InputError(f"{folder} holds {names}; name one of these files, or average them before.")
     return checkpoints[0]
 
 
@@ -246,32 +248,40 @@ def check_arguments(args: Mapping[str, Any], path: Path) -> None:
 
 def _find_unfit_arguments(args: Mapping[str, Any]) -> list[UnfitField]:
     """List the training arguments whose values this package's model cannot represent."""
+    return [*_find_unfit_options(args), *_find_unfit_sizes(args), *_find_unfit_activation(args)]
+
+
+def _find_unfit_options(args: Mapping[str, Any]) -> list[UnfitField]:
+    """List the training arguments that do not have their required values."""
     unfit_fields = []
     for name, required_value in _REQUIRED_ARGUMENTS.items():
         value = args.get(name)
         # fairseq treats False, 0 and None alike in these arguments, so a false value counts as the required value.
         if value and value != required_value:
             unfit_fields.append(UnfitField(name, value, repr(required_value)))
-
-    # The decoder must have the encoder's width everywhere, and the encoder's number of heads. `find_unfit` accepts
-    # missing arguments.
-    encoder_width = args["encoder_embed_dim"]
-    for name in _DECODER_WIDTHS:
-        unfit_fields += find_unfit(args, {name: encoder_width})
-    encoder_heads = args.get("encoder_attention_heads")
-    unfit_fields += find_unfit(args, {"decoder_attention_heads": encoder_heads})
-
-    activation = args.get("activation_fn", "relu")
-    if activation not in _ACTIVATIONS:
-        unfit_fields.append(UnfitField("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
     return unfit_fields
+
+
+def _find_unfit_sizes(args: Mapping[str, Any]) -> list[UnfitField]:
+    """List the widths and the number of heads of the decoder that differ from the encoder's."""
+    required_sizes: dict[str, object] = {}
+    for name in _DECODER_WIDTHS:
+        required_sizes[name] = args["encoder_embed_dim"]
+    required_sizes["decoder_attention_heads"] = args.get("encoder_attention_heads")
+    # `find_unfit` accepts missing arguments.
+    return find_unfit(args, required_sizes)
+
+
+def _find_unfit_activation(args: Mapping[str, Any]) -> list[UnfitField]:
+    """Return the activation function as a list of one field, or an empty list if this package's model has it."""
+    activation = args.get("activation_fn", "relu")
+    if activation in _ACTIVATIONS:
+        return []
+    return [UnfitField("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}")]
 
 
 def read_dictionary(path: Path) -> dict[str, int]:
     """Read a fairseq dictionary, and return a dict from tokens, in transformers' notation, to token ids.
-
-    fairseq appends `@@` to tokens that do not end a word. transformers appends `</w>` to tokens that end a word. For
-    example, the lines `un@@ 9` and `able 7` become the tokens `un` and `able</w>`. The numbers are token counts.
 
     Raises ValueError if a line has no count, or repeats the token of an earlier line.
     """
@@ -279,14 +289,9 @@ def read_dictionary(path: Path) -> dict[str, int]:
     # splitlines() would also split at other Unicode line separators, which tokens may contain.
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     for line_number, line in enumerate(lines, start=1):
-        entry = line.rstrip().removesuffix(" #fairseq:overwrite")
-        fairseq_token, separator, count = entry.rpartition(" ")
-        if not separator or not count.isdecimal():
+        token = _parse_entry(line)
+        if token is None:
             raise InputError(f'line {line_number} of {path} is "{line}"; it must be a token, a space and its count.')
-        if fairseq_token.endswith("@@"):
-            token = fairseq_token.removesuffix("@@")
-        else:
-            token = f"{fairseq_token}</w>"
         if token in token_ids:
             # With #fairseq:overwrite, fairseq has two ids for the token, but transformers' tokenizer has only one.
             raise InputError(
@@ -296,6 +301,21 @@ def read_dictionary(path: Path) -> dict[str, int]:
         # The ids follow the order of the lines.
         token_ids[token] = len(token_ids)
     return token_ids
+
+
+def _parse_entry(line: str) -> str | None:
+    """Return the token of a dictionary's line, in transformers' notation, or None if the line has no count.
+
+    fairseq appends `@@` to tokens that do not end a word. transformers appends `</w>` to tokens that end a word. For
+    example, the lines `un@@ 9` and `able 7` become the tokens `un` and `able</w>`.
+    """
+    entry = line.rstrip().removesuffix(" #fairseq:overwrite")
+    fairseq_token, separator, count = entry.rpartition(" ")
+    if not separator or not count.isdecimal():
+        return None
+    if fairseq_token.endswith("@@"):
+        return fairseq_token.removesuffix("@@")
+    return f"{fairseq_token}</w>"
 
 
 def read_merges(path: Path) -> str:
@@ -381,12 +401,10 @@ def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: 
 
     Position tables are not compared. The message names the checkpoint `path`.
     """
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    expected_shapes = {}
-    for name, weight in fsmt.state_dict().items():
-        # FSMT computes its position tables, so checkpoints do not have them.
-        if "embed_positions" not in name:
-            expected_shapes[name] = tuple(weight.shape)
+    shapes = _list_shapes(weights)
+    # FSMT computes its position tables, so checkpoints do not have them.
+    all_expected_shapes = _list_shapes(fsmt.state_dict())
+    expected_shapes = {name: shape for name, shape in all_expected_shapes.items() if "embed_positions" not in name}
     all_names = {*expected_shapes, *shapes}
     for name in sorted(all_names):
         # In the message, a word takes the place of a shape that does not exist.
@@ -397,6 +415,11 @@ def _check_shapes(weights: StateDict, fsmt: FSMTForConditionalGeneration, path: 
                 f"{name.removeprefix('model.')} of {path} is {shape}; its arguments and dictionaries need "
                 f"{expected_shape}."
             )
+
+
+def _list_shapes(state: StateDict) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight, by name."""
+    return {name: tuple(weight.shape) for name, weight in state.items()}
 
 
 def rename_weights(state: StateDict) -> StateDict:

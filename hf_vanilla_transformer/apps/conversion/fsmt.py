@@ -27,7 +27,7 @@ from ...support.user_errors import InputError
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .parity_certificate import SENTENCES
 from .source_folder import check_config, load_source, read_license, weight_files
-from .weight_transforms import converted_model
+from .weight_transforms import StateDict, converted_model
 
 
 # Tokenizer files: the source and target vocabularies, and the byte-pair encoding merges.
@@ -64,17 +64,8 @@ def from_fsmt(
     fsmt_folder = source_folder(input, **hub)
     check_config(FSMTConfig, fsmt_folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, fsmt_folder, input)
-
-    tokenizer_texts = {}
-    for name in (*VOCABULARY_FILES, MERGES_FILE):
-        tokenizer_texts[name] = (fsmt_folder / name).read_text(encoding="utf-8")
+    tokenizer_texts = _read_tokenizer_texts(fsmt_folder)
     tokenizer_settings = _read_tokenizer_settings(fsmt_folder, fsmt.config.langs)
-    # The folder of the tokenizer that the converted tokenizer is compared with. It stays None, and the tokenizers are
-    # not compared, if the source's tokenizer has no settings, because transformers then cannot load it.
-    tokenizer_folder = None
-    if (fsmt_folder / TOKENIZER_CONFIG).is_file():
-        tokenizer_folder = fsmt_folder
-
     source = Source(
         name=input,
         system="fsmt",
@@ -83,9 +74,27 @@ def from_fsmt(
         reference_description=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
         sha256=hashes(weight_files(fsmt_folder)),
         license=license or read_license(fsmt_folder),
-        tokenizer_folder=tokenizer_folder,
+        tokenizer_folder=_find_loadable_tokenizer(fsmt_folder),
     )
     return write_fsmt(source, tokenizer_texts, tokenizer_settings, output_folder, sentences, force)
+
+
+def _read_tokenizer_texts(folder: Path) -> dict[str, str]:
+    """Return the contents of the vocabularies and of the merges in a folder, by file name."""
+    texts = {}
+    for name in (*VOCABULARY_FILES, MERGES_FILE):
+        texts[name] = (folder / name).read_text(encoding="utf-8")
+    return texts
+
+
+def _find_loadable_tokenizer(folder: Path) -> Path | None:
+    """Return the folder if it has tokenizer settings, or None, because transformers then cannot load its tokenizer.
+
+    Without this folder, the converted tokenizer is not compared with the source's.
+    """
+    if (folder / TOKENIZER_CONFIG).is_file():
+        return folder
+    return None
 
 
 def _read_tokenizer_settings(folder: Path, model_langs: object) -> dict[str, Any]:
@@ -131,26 +140,31 @@ def write_fsmt(
         tokenizer_settings: the settings of the tokenizer, including `langs`.
         output, sentences, force: see [`~.converted_folder.write_converted`].
     """
-    # The tokenizer's code is written to the folder, so that transformers can load the tokenizer without this package.
+    files = _make_tokenizer_files(tokenizer_texts, tokenizer_settings)
+    source_vocabulary_file, target_vocabulary_file = VOCABULARY_FILES
+    has_joint_vocabulary = tokenizer_texts[source_vocabulary_file] == tokenizer_texts[target_vocabulary_file]
+    fsmt: Any = source.reference
+    model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
+    return write_converted(model, source, files, output, sentences, force)
+
+
+def _make_tokenizer_files(texts: Mapping[str, str], settings: Mapping[str, object]) -> dict[str, bytes]:
+    """Return the contents of all files of a `FairseqTokenizer`, by file name.
+
+    They include its code, so that transformers can load the tokenizer without this package.
+    """
     code_path = Path(str(tokenization_fairseq.__file__))
     tokenizer_config = {
-        **tokenizer_settings,
+        **settings,
         "tokenizer_class": "FairseqTokenizer",
         # The list names a slow and a fast tokenizer. There is no fast one.
         "auto_map": {"AutoTokenizer": [f"{code_path.stem}.FairseqTokenizer", None]},
         "eos_token": "</s>",
     }
-    files = {name: text.encode() for name, text in tokenizer_texts.items()}
+    files = {name: text.encode() for name, text in texts.items()}
     files[TOKENIZER_CONFIG] = (json.dumps(tokenizer_config, indent=2) + "\n").encode()
     files[code_path.name] = code_path.read_bytes()
-
-    source_vocabulary_file, target_vocabulary_file = VOCABULARY_FILES
-    source_vocabulary = tokenizer_texts[source_vocabulary_file]
-    target_vocabulary = tokenizer_texts[target_vocabulary_file]
-    has_joint_vocabulary = source_vocabulary == target_vocabulary
-    fsmt: Any = source.reference
-    model = convert_fsmt(fsmt, source.name, has_joint_vocabulary)
-    return write_converted(model, source, files, output, sentences, force)
+    return files
 
 
 def convert_fsmt(
@@ -163,28 +177,23 @@ def convert_fsmt(
         name: the name of the source, which is used in messages.
         has_joint_vocabulary: True if source and target have the same vocabulary.
     """
-    # Our model computes its sinusoids, so the position tables are left out.
-    state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
-    # Our model has the output projection under a different name.
-    output_projection = state.pop("model.decoder.output_projection.weight")
-    state["lm_head.weight"] = output_projection
+    state = _rename_weights(fsmt)
     source_embeddings = state["model.encoder.embed_tokens.weight"]
     target_embeddings = state["model.decoder.embed_tokens.weight"]
-
-    # Our model has three matrices: source embeddings, target embeddings and output projection. With one vocabulary,
-    # either all three share their weights, or none do. With two vocabularies, the target embeddings and the output
-    # projection may share theirs. A joint vocabulary whose matrices are shared in this way is therefore stored as two.
-    is_output_tied = torch.equal(target_embeddings, output_projection)
+    is_output_tied = torch.equal(target_embeddings, state["lm_head.weight"])
     are_embeddings_tied = torch.equal(source_embeddings, target_embeddings)
+
+    # With one vocabulary, our model shares either all three matrices or none. With two, it may share the target
+    # embeddings with the output projection. A joint vocabulary with only these shared is therefore stored as two.
     shares_only_output = is_output_tied and not are_embeddings_tied
     stores_one_vocabulary = has_joint_vocabulary and not shares_only_output
+    if stores_one_vocabulary and is_output_tied:
+        # All three matrices are equal, so they are stored as one.
+        state["model.shared.weight"] = source_embeddings
     # In our configuration, None means that source and target have one vocabulary.
     source_vocab_size: int | None = None
     if not stores_one_vocabulary:
         source_vocab_size = fsmt.config.src_vocab_size
-    elif is_output_tied:
-        # All three matrices are equal, so they are stored as one.
-        state["model.shared.weight"] = source_embeddings
     return converted_model(
         fsmt,
         state,
@@ -197,3 +206,10 @@ def convert_fsmt(
         layer_norm_eps=_EPSILON,
         tie_word_embeddings=is_output_tied,
     )
+
+
+def _rename_weights(fsmt: FSMTForConditionalGeneration) -> StateDict:
+    """Return the weights of an FSMT model under our model's names, without position tables, which it computes."""
+    state = {name: weight for name, weight in fsmt.state_dict().items() if "embed_positions" not in name}
+    state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
+    return state

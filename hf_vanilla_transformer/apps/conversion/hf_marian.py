@@ -157,26 +157,21 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
         `Path`: the folder. Its `parity.json` contains two comparisons with the source. In the first, log-probabilities
             may differ by up to 1e-3 nats, because MarianMTModel's LayerNorms have an epsilon of 1e-5. The second gives
             MarianMTModel the epsilon of the source, and has the same tolerances as [`from_hf_marian`]. Both comparisons
-            count equal translations, which each model generates with its own beam search.
+            count equal translations.
 
     Raises:
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if MarianMTModel cannot represent the model, or the result is not equal to it.
     """
     output_folder = check_output(output, folder)
-    # `folder` names the source in messages and in the certificate. It may be a name on the Hub, and `local_folder` is
-    # the folder on this machine.
+    # `folder` may be a name on the Hub.
     local_folder = source_folder(folder)
     tokenizer, model = load_trained(local_folder, folder)
-    marian = new_marian(model.config)
-    copy_to_marian(model, marian)
-    marian.generation_config, lost_settings = _split_decoding_settings(model.generation_config)
-    # Without a limit in these settings, transformers would end translations after 20 tokens.
-    _set_default_length_limit(marian.generation_config, model.config)
+    marian, lost_settings = _make_marian(model)
     with locked(output_folder):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output_folder, "the converted model")
-        # `staged` renames the temporary folder to `output_folder` if the block succeeds, and deletes it otherwise.
+        # `staged` deletes the temporary folder if a check in the block fails, and otherwise renames it.
         with staged(output_folder) as temporary_folder:
             marian.save_pretrained(temporary_folder)
             _save_tokenizer(
@@ -191,6 +186,16 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
             check_equal(certificate, folder, force)
             (temporary_folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return output_folder
+
+
+def _make_marian(model: VanillaTransformerForConditionalGeneration) -> tuple[MarianMTModel, dict[str, object]]:
+    """Convert a model to a `MarianMTModel`, and return it with the decoding settings that are lost."""
+    marian = new_marian(model.config)
+    copy_to_marian(model, marian)
+    marian.generation_config, lost_settings = _split_decoding_settings(model.generation_config)
+    # Without a limit in these settings, transformers would end translations after 20 tokens.
+    _set_default_length_limit(marian.generation_config, model.config)
+    return marian, lost_settings
 
 
 def _make_certificate(
@@ -290,11 +295,15 @@ def _save_as_fast_tokenizer(tokenizer: VanillaTransformerTokenizer, positions: i
     settings["model_input_names"] = tokenizer.model_input_names
     fast_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings)
     fast_tokenizer.save_pretrained(output)
-    # transformers 5 writes the name of a class that earlier releases do not have.
-    tokenizer_config = read_json(output / TOKENIZER_CONFIG)
+    _set_fast_class(output / TOKENIZER_CONFIG)
+
+
+def _set_fast_class(config_path: Path) -> None:
+    """Set the class in tokenizer_config.json. transformers 5 writes a class that earlier releases do not have."""
+    tokenizer_config = read_json(config_path)
     tokenizer_config["tokenizer_class"] = "PreTrainedTokenizerFast"
     text = json.dumps(tokenizer_config, indent=2, ensure_ascii=False)
-    (output / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
+    config_path.write_text(text + "\n", encoding="utf-8")
 
 
 def _compare_stock(
@@ -385,25 +394,29 @@ def from_hf_marian(
     folder = source_folder(input, **hub)
     check_config(MarianConfig, folder, _REQUIRED_FIELDS)
     marian = load_source(MarianMTModel, folder, input)
-    # `convert_marian` leaves out the position tables of `marian`, so it does not matter that they change below.
     model = convert_marian(marian, positions, input)
-    # From here on, `marian` is the reference with which the converted model is compared.
-    reference_description = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
-        # The reference needs the same positions and LayerNorm epsilon as the converted model. This changes it in place.
+        # From here on, `marian` is only compared with `model`, which has these positions, too.
         restore_positions(marian)
-        reference_description += ", with the positions of tensor2tensor and epsilon 1e-6"
     source = Source(
         name=input,
         system="hf_marian",
         reference=marian,
-        reference_description=reference_description,
+        reference_description=_describe_reference(positions),
         sha256=hashes(weight_files(folder)),
         license=license or read_license(folder),
         in_float64=True,
         tokenizer_folder=folder,
     )
     return write_converted(model, source, _read_tokenizer_files(folder), output_folder, sentences, force)
+
+
+def _describe_reference(positions: str) -> str:
+    """Return the certificate's description of the model that the converted model is compared with."""
+    description = f"MarianMTModel of transformers {transformers.__version__}"
+    if positions == "marian":
+        return f"{description}, with the positions of tensor2tensor and epsilon 1e-6"
+    return description
 
 
 def _read_tokenizer_files(folder: Path) -> dict[str, bytes]:

@@ -107,8 +107,7 @@ def from_marian(
     - The language codes are the suffixes of the training files, or else of the vocabularies.
     - If Marian used guided alignment, `align` uses the attention head that was trained with it.
 
-    If pymarian, Marian's Python package, is installed, the converted model also scores n-best lists that Marian
-    generates.
+    If pymarian, Marian's Python package, is installed, the converted model also scores its n-best lists.
 
     Args:
         input (`str`): the training folder, or a weight file in it.
@@ -124,38 +123,20 @@ def from_marian(
         import sentencepiece  # noqa: F401
 
     weight_path, vocabulary_paths = find_files(Path(input))
-    arrays, settings_in_weights = read_arrays(weight_path)
-    # These are the settings in the file next to the weights. The settings in the weight file take precedence, because
-    # they are stored together with the weights.
-    settings = read_settings(weight_path)
-    settings.update(settings_in_weights)
-    check_settings(settings, weight_path)
-
+    arrays, settings = _read_arrays_and_settings(weight_path)
     languages = find_languages(settings, vocabulary_paths)
-    # `pad_token` is the id of the pad token that the conversion adds.
+    # The conversion adds a pad token, whose id is `pad_token`.
     tokenizer_contents, pad_token = tokenizer_files(vocabulary_paths, arrays, languages)
-    # A `MarianMTModel` with the original weights, with which the converted model is compared.
     marian = build_marian(arrays, settings, pad_token, weight_path)
-
-    # The certificate says what the converted model is compared with.
-    reference_description = (
-        f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
-    )
-    n_best = []
-    has_pymarian = find_spec("pymarian") is not None
-    if has_pymarian:
-        reference_description += ", and n-best lists of pymarian"
-        n_best = translate_by_marian(weight_path, vocabulary_paths, sentences)
-    else:
-        reference_description += "; pymarian, which is Marian itself, is not installed"
+    n_best = _generate_n_best(weight_path, vocabulary_paths, sentences)
     source = Source(
         name=Path(input).resolve().name,
         system="marian",
+        # The converted model is compared with this model.
         reference=marian,
-        reference_description=reference_description,
+        reference_description=_describe_reference(),
         sha256=hashes([weight_path, *vocabulary_paths]),
         license=license or read_license(weight_path.parent),
-        # `marian` is a transformers model, so the comparison is repeated in float64, where rounding errors are tiny.
         in_float64=True,
         n_best=n_best,
     )
@@ -163,6 +144,35 @@ def from_marian(
     alignment_heads = find_guided_heads(settings, weight_path)
     model = convert_marian(marian, "marian", str(weight_path), alignment_heads=alignment_heads)
     return write_converted(model, source, tokenizer_contents, output_folder, sentences, force)
+
+
+def _read_arrays_and_settings(weights: Path) -> tuple[StateDict, dict[str, Any]]:
+    """Read the arrays and all settings of a model. Raises ValueError if they are damaged or cannot be represented."""
+    arrays, settings_in_weights = read_arrays(weights)
+    # The settings in the weight file take precedence, because they are stored together with the weights.
+    settings = {**read_settings(weights), **settings_in_weights}
+    check_settings(settings, weights)
+    return arrays, settings
+
+
+def _has_pymarian() -> bool:
+    """Return True if pymarian, Marian's Python package, is installed."""
+    return find_spec("pymarian") is not None
+
+
+def _generate_n_best(weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]) -> list[ScoredHypothesis]:
+    """Return Marian's own n-best lists for the sentences, or an empty list if pymarian is not installed."""
+    if not _has_pymarian():
+        return []
+    return translate_by_marian(weights, vocabularies, sentences)
+
+
+def _describe_reference() -> str:
+    """Return the certificate's description of what the converted model is compared with."""
+    description = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
+    if _has_pymarian():
+        return f"{description}, and n-best lists of pymarian"
+    return f"{description}; pymarian, which is Marian itself, is not installed"
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
@@ -210,28 +220,23 @@ def _list_vocabulary_names(weights: Path) -> list[str]:
     """List the file names of the source and the target vocabulary that belong to a weight file.
 
     The settings next to the weight file name the vocabularies. Without such settings, the names of all `.spm` files in
-    the same folder are listed, first as source and then as target vocabularies. For example, the result for the only
-    file `vocab.spm` is `["vocab.spm", "vocab.spm"]`.
-
-    The caller must reject a result that does not have exactly two names. With no `.spm` file, it has none. With several
-    `.spm` files, it has at least four names, because one cannot know which file is the source's.
+    the folder are listed twice, as source and as target vocabularies. The caller must reject a result that does not
+    have exactly two names.
 
     Raises ValueError if the settings have vocabularies that are not a list.
     """
     settings = read_settings(weights)
-    if "vocabs" in settings:
-        vocabulary_paths = settings["vocabs"]
-        if not isinstance(vocabulary_paths, list):
-            raise InputError(
-                f"vocabs in the settings of {weights} is {vocabulary_paths!r}; it must be a list of two names."
-            )
-        # Only the file names are used, because the paths are those on the machine that trained the model.
-        return [Path(str(path)).name for path in vocabulary_paths]
-    # Each file may be the vocabulary of the source, of the target, or of both.
-    names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
-    possible_sources = names_in_folder
-    possible_targets = names_in_folder
-    return [*possible_sources, *possible_targets]
+    if "vocabs" not in settings:
+        # Each file may be the vocabulary of the source, of the target, or of both.
+        names_in_folder = [path.name for path in weights.parent.glob("*.spm")]
+        return [*names_in_folder, *names_in_folder]
+    vocabulary_paths = settings["vocabs"]
+    if not isinstance(vocabulary_paths, list):
+        raise InputError(
+            f"vocabs in the settings of {weights} is {vocabulary_paths!r}; it must be a list of two names."
+        )
+    # Only the file names are used, because the paths are those on the machine that trained the model.
+    return [Path(str(path)).name for path in vocabulary_paths]
 
 
 def _find_newest_weights(folder: Path) -> Path:
@@ -361,10 +366,10 @@ def find_guided_heads(settings: Mapping[str, Any], path: Path) -> list[list[int]
     """Return the attention head that guided alignment trained, or None if Marian did not use guided alignment.
 
     Guided alignment trains the first head of one decoder layer to align words. The setting
-    `transformer-guided-alignment-layer` is the number of the layer, counted from 1. By default, it is the last layer.
+    `transformer-guided-alignment-layer` is the number of the layer, counted from 1, and by default the last layer.
 
-    The result is a list with one pair of layer and head, both counted from 0, as in the configuration field
-    `alignment_heads`. For example, it is `[[5, 0]]` for the number 6. Raises ValueError if there is no such layer.
+    The result is a list with one pair of layer and head, both counted from 0. For example, it is `[[5, 0]]` for the
+    number 6. Raises ValueError if there is no such layer.
     """
     if settings.get("guided-alignment", "none") == "none":
         return None
@@ -411,40 +416,43 @@ def tokenizer_files(
         ValueError: if a vocabulary is damaged, or if its size differs from the number of embeddings.
     """
     source_path, target_path = vocabularies
-    source_language, target_language = languages
-    # Separate vocabularies have the embedding matrices encoder_Wemb and decoder_Wemb instead.
-    has_joint_vocabulary = "Wemb" in arrays
     source_size, target_size = _count_embeddings(arrays)
     pad_token = max(source_size, target_size)
-
-    source_token_ids = _read_vocabulary(source_path, source_size)
-    target_token_ids = _read_vocabulary(target_path, target_size)
-    source_token_ids["<pad>"] = pad_token
-    target_token_ids["<pad>"] = pad_token
+    source_token_ids = {**_read_vocabulary(source_path, source_size), "<pad>": pad_token}
+    target_token_ids = {**_read_vocabulary(target_path, target_size), "<pad>": pad_token}
     files = {
         "source.spm": source_path.read_bytes(),
         "vocab.json": json.dumps(source_token_ids).encode(),
         "target.spm": target_path.read_bytes(),
     }
-    if not has_joint_vocabulary:
+    if not _has_joint_vocabulary(arrays):
         files["target_vocab.json"] = json.dumps(target_token_ids).encode()
-
-    settings = {
-        "tokenizer_class": "MarianTokenizer",
-        "source_lang": source_language,
-        "target_lang": target_language,
-        "separate_vocabs": not has_joint_vocabulary,
-        # Marian treats "</s>" in a text as text, not as the end of the sentence.
-        "split_special_tokens": True,
-    }
+    settings = _make_tokenizer_settings(arrays, languages)
     files[TOKENIZER_CONFIG] = json.dumps(settings, indent=2).encode()
     return files, pad_token
 
 
+def _make_tokenizer_settings(arrays: StateDict, languages: Sequence[str | None]) -> dict[str, object]:
+    """Return the settings of a `MarianTokenizer` for source and target languages, which may be None."""
+    source_language, target_language = languages
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": source_language,
+        "target_lang": target_language,
+        "separate_vocabs": not _has_joint_vocabulary(arrays),
+        # Marian treats "</s>" in a text as text, not as the end of the sentence.
+        "split_special_tokens": True,
+    }
+
+
+def _has_joint_vocabulary(arrays: StateDict) -> bool:
+    """Return True if one embedding matrix serves both languages. Otherwise, they are encoder_Wemb and decoder_Wemb."""
+    return "Wemb" in arrays
+
+
 def _count_embeddings(arrays: StateDict) -> tuple[int, int]:
     """Return the number of source embeddings and the number of target embeddings in Marian's arrays."""
-    if "Wemb" in arrays:
-        # One matrix has the embeddings of both languages.
+    if _has_joint_vocabulary(arrays):
         joint_size = len(arrays["Wemb"])
         return joint_size, joint_size
     return len(arrays["encoder_Wemb"]), len(arrays["decoder_Wemb"])
@@ -455,19 +463,21 @@ def _read_vocabulary(path: Path, num_embeddings: int) -> dict[str, int]:
 
     Raises ValueError if the file is damaged, or if the number of its tokens is not `num_embeddings`.
     """
+    token_ids = {token: token_id for token_id, token in enumerate(_list_tokens(path))}
+    if len(token_ids) != num_embeddings:
+        raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {num_embeddings} rows.")
+    return token_ids
+
+
+def _list_tokens(path: Path) -> list[str]:
+    """List the tokens of a SentencePiece vocabulary in the order of their ids. Raises ValueError if it is damaged."""
     import sentencepiece
 
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path} is damaged, or is no model of SentencePiece: {error}") from error
-    token_ids = {}
-    for token_id in range(processor.get_piece_size()):
-        token = processor.id_to_piece(token_id)
-        token_ids[token] = token_id
-    if len(token_ids) != num_embeddings:
-        raise InputError(f"{path} has {len(token_ids)} tokens, but the embeddings {num_embeddings} rows.")
-    return token_ids
+    return [processor.id_to_piece(token_id) for token_id in range(processor.get_piece_size())]
 
 
 def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int, path: Path) -> MarianMTModel:
@@ -481,18 +491,20 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     Raises:
         ValueError: if an array is missing or unexpected.
     """
-    # Separate vocabularies have the embedding matrices encoder_Wemb and decoder_Wemb instead.
-    has_joint_vocabulary = "Wemb" in arrays
-    config = _build_config(settings, pad_token, has_joint_vocabulary)
+    config = _build_config(settings, pad_token, _has_joint_vocabulary(arrays))
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
-
     state = _to_marian_state(arrays, config, path)
     # Loading is not strict because `state` lacks the position tables, which `restore_positions` computes, and the
     # output projection, which `tie_weights` makes equal to the loaded target embeddings.
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)
+    _set_decoding_settings(marian, settings, pad_token)
+    return marian
 
+
+def _set_decoding_settings(marian: MarianMTModel, settings: Mapping[str, Any], pad_token: int) -> None:
+    """Change the decoding settings of a `MarianMTModel` in place to those of Marian."""
     generation_config = marian.generation_config
     assert generation_config is not None
     # Marian never generates padding, and by default it does not generate <unk>.
@@ -501,10 +513,8 @@ def build_marian(arrays: StateDict, settings: Mapping[str, Any], pad_token: int,
     generation_config.max_length = 512
     # Without this setting, the model gets the paper's 4 beams.
     generation_config.num_beams = settings.get("beam-size", 4)
-    # Marian and transformers both divide log P by a power of the length. The exponent is `normalize` in Marian. With 0,
-    # the length has no effect.
+    # Both programs divide log P by a power of the length. The exponent 0 turns this off.
     generation_config.length_penalty = float(settings.get("normalize", 0))
-    return marian
 
 
 def _build_config(settings: Mapping[str, Any], pad_token: int, has_joint_vocabulary: bool) -> MarianConfig:
@@ -581,24 +591,43 @@ def _to_marian_state(arrays: StateDict, config: MarianConfig, path: Path) -> Sta
 
     Raises ValueError if an array is missing or unexpected.
     """
-    # The functions below remove each array that they use, so the arrays that remain at the end are unexpected.
+    # `_pop_weights` removes each array that it uses, so the arrays that remain are unexpected.
     remaining = dict(arrays)
-    state: StateDict = {}
     try:
-        state.update(_pop_embeddings(remaining, config))
-        bias = remaining.pop("decoder_ff_logit_out_b").flatten()  # (1, vocabulary) -> (vocabulary,)
-        state["final_logits_bias"] = _extend_output_bias(bias, config.vocab_size)
-        # Marian counts layers from 1, and transformers counts them from 0.
-        for layer in range(config.encoder_layers):
-            marian_prefix = f"encoder_l{layer + 1}"
-            state.update(_pop_layer(remaining, _ENCODER_WEIGHTS, marian_prefix, f"model.encoder.layers.{layer}"))
-        for layer in range(config.decoder_layers):
-            marian_prefix = f"decoder_l{layer + 1}"
-            state.update(_pop_layer(remaining, _DECODER_WEIGHTS, marian_prefix, f"model.decoder.layers.{layer}"))
+        state = _pop_weights(remaining, config)
     except KeyError as error:
         raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
     if remaining:
         raise InputError(f"{path} has {min(remaining)}, which cannot be converted: this model has no such weights.")
+    return state
+
+
+def _pop_weights(arrays: StateDict, config: MarianConfig) -> StateDict:
+    """Remove all weights of a model from Marian's arrays, and return them under transformers' names.
+
+    Raises KeyError if an array is missing.
+    """
+    embeddings = _pop_embeddings(arrays, config)
+    bias = arrays.pop("decoder_ff_logit_out_b").flatten()  # (1, vocabulary) -> (vocabulary,)
+    return {
+        **embeddings,
+        "final_logits_bias": _extend_output_bias(bias, config.vocab_size),
+        **_pop_layers(arrays, _ENCODER_WEIGHTS, "encoder", config.encoder_layers),
+        **_pop_layers(arrays, _DECODER_WEIGHTS, "decoder", config.decoder_layers),
+    }
+
+
+def _pop_layers(arrays: StateDict, names: Mapping[str, tuple[str, str]], stack: str, num_layers: int) -> StateDict:
+    """Remove the weights of all layers of a stack from `arrays`, and return them under transformers' names.
+
+    `stack` is `"encoder"` or `"decoder"`, and `names` is described by [`_pop_layer`], which also raises the errors.
+    """
+    state: StateDict = {}
+    for layer in range(num_layers):
+        # Marian counts layers from 1, and transformers counts them from 0.
+        marian_prefix = f"{stack}_l{layer + 1}"
+        hf_prefix = f"model.{stack}.layers.{layer}"
+        state.update(_pop_layer(arrays, names, marian_prefix, hf_prefix))
     return state
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...support.user_errors import InputError
 
@@ -71,7 +71,7 @@ def compare(
     in_float64: bool = False,
     tolerance: float = TOLERANCES[torch.float32],
 ) -> Certificate:
-    """Compare a converted model with its source (the oracle), and return the results for the certificate.
+    """Compare the log-probabilities and the translations of a converted model and its source (the oracle).
 
     Args:
         model, oracle (`PreTrainedModel`): the converted model and its source, both in float32 and evaluation mode, on
@@ -85,35 +85,43 @@ def compare(
 
         - `log_probs`: the largest difference between log-probabilities under teacher forcing, in nats, for `random`
           input and, if given, for `real` input. The targets of real input are the oracle's greedy translations.
-        - `translations`: the number of `sentences`, and how many of their translations are equal with `greedy` and with
-          `beam` search. The sentences are the real ones if they are given, and otherwise the random ones.
+        - `translations`: the number of `sentences`, real ones if they are given, and how many of their translations
+          are equal with `greedy` and with `beam` search.
         - `tolerance`: the argument.
         - `float64`: `log_probs` and `tolerance` of the float64 comparison, if requested.
         - `equal`: True if all differences are within their tolerances.
     """
     # The oracle may have a position table of this size, which limits the lengths of sources and targets.
-    max_positions = oracle.config.max_position_embeddings
-    max_length = min(_MAX_LENGTH, max_positions)
-    random_sources = truncate_rows(random_rows(oracle, seed=0), max_length)
-    random_targets = truncate_rows(random_rows(oracle, seed=1), max_length)
+    max_length = min(_MAX_LENGTH, oracle.config.max_position_embeddings)
+    random_sources, random_targets = _draw_random_pairs(oracle, max_length)
     differences = {"random": _largest_difference(model, oracle, random_sources, random_targets)}
-
-    sources_to_translate = random_sources
     if real:
-        real_sources = truncate_rows(real, max_positions)
-        real_targets = translate_rows(oracle, real_sources, num_beams=1, max_length=max_length)
+        real_sources, real_targets = _translate_real_sources(oracle, real, max_length)
         differences["real"] = _largest_difference(model, oracle, real_sources, real_targets)
-        sources_to_translate = real_sources
-    translations = _compare_translations(model, oracle, sources_to_translate, max_length)
+        translations = _compare_translations(model, oracle, real_sources, max_length)
+    else:
+        translations = _compare_translations(model, oracle, random_sources, max_length)
 
     certificate: Certificate = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
         difference = _largest_difference_in_float64(model, oracle, random_sources, random_targets)
         certificate["float64"] = {"log_probs": {"random": difference}, "tolerance": TOLERANCES[torch.float64]}
-    # This text is empty if all differences are within their tolerances.
-    excess = describe_excess(certificate)
-    certificate["equal"] = excess == ""
+    certificate["equal"] = is_within_tolerances(certificate)
     return certificate
+
+
+def _draw_random_pairs(oracle: PreTrainedModel, max_length: int) -> tuple[Rows, Rows]:
+    """Draw random sources and random targets of at most `max_length` tokens from the oracle's vocabulary."""
+    sources = truncate_rows(random_rows(oracle, seed=0), max_length)
+    targets = truncate_rows(random_rows(oracle, seed=1), max_length)
+    return sources, targets
+
+
+def _translate_real_sources(oracle: PreTrainedModel, real: Rows, max_length: int) -> tuple[Rows, Rows]:
+    """Return real sources, truncated to the oracle's positions, and the oracle's greedy translations of them."""
+    sources = truncate_rows(real, oracle.config.max_position_embeddings)
+    targets = translate_rows(oracle, sources, num_beams=1, max_length=max_length)
+    return sources, targets
 
 
 def _compare_translations(
@@ -162,31 +170,37 @@ def add_scores(
 ) -> Certificate:
     """Compare our scores with Marian's scores of the same translations, and add the result to a certificate.
 
-    Returns a new certificate, in which `log_probs` has the entry `marian`. Marian scores whole hypotheses, so the entry
-    is the largest difference between their total log-probabilities, in nats per token. Hypotheses that Marian truncated
-    are skipped, and at least one must remain.
+    Returns a new certificate, in which `log_probs` has the entry `marian`. It is the largest difference between the
+    total log-probabilities of a hypothesis, in nats per token. Hypotheses that Marian truncated are skipped, and at
+    least one must remain.
     """
     differences = []
     for hypothesis in hypotheses:
-        inputs = tokenizer(hypothesis.source, return_tensors="pt")
-        target_ids = _read_target_tokens(tokenizer, hypothesis.tokens)
-        target_ids.append(model.config.eos_token_id)
-        source_length = inputs.input_ids.shape[1]
-        target_length = len(target_ids)
-        # Marian's score of a truncated hypothesis does not include EOS, so it cannot be compared with our score.
-        is_truncated = target_length > LONGEST_OF_MARIAN * source_length
-        if is_truncated:
-            continue
-        our_log_prob = _log_prob_of_target(model, inputs, target_ids)
-        # Dividing by the length makes the difference comparable with the tolerance, which is per token.
-        difference = abs(our_log_prob - hypothesis.log_prob) / target_length
-        differences.append(difference)
+        difference = _compare_scores(model, tokenizer, hypothesis)
+        if difference is not None:
+            differences.append(difference)
 
-    # `parity` itself must not change.
     extended = dict(parity)
     extended["log_probs"] = {**parity["log_probs"], "marian": max(differences)}
-    extended["equal"] = not describe_excess(extended)
+    extended["equal"] = is_within_tolerances(extended)
     return extended
+
+
+def _compare_scores(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, hypothesis: ScoredHypothesis
+) -> float | None:
+    """Return the difference between our score and Marian's score of a hypothesis, in nats per token.
+
+    Returns None if Marian truncated the hypothesis. Its score then does not include EOS, so it cannot be compared.
+    """
+    inputs = tokenizer(hypothesis.source, return_tensors="pt")
+    target_ids = [*_read_target_tokens(tokenizer, hypothesis.tokens), model.config.eos_token_id]
+    source_length = inputs.input_ids.shape[1]
+    target_length = len(target_ids)
+    if target_length > LONGEST_OF_MARIAN * source_length:
+        return None
+    our_log_prob = _log_prob_of_target(model, inputs, target_ids)
+    return abs(our_log_prob - hypothesis.log_prob) / target_length
 
 
 def _read_target_tokens(tokenizer: PreTrainedTokenizerBase, tokens: str) -> list[int]:
@@ -217,6 +231,11 @@ def check_equal(parity: Certificate, source: str, force: bool) -> None:
         )
 
 
+def is_within_tolerances(parity: Certificate) -> bool:
+    """Return True if all differences of a certificate are within their tolerances."""
+    return describe_excess(parity) == ""
+
+
 def describe_excess(parity: Certificate) -> str:
     """Describe the first difference that exceeds its tolerance, or return an empty string if there is none."""
     comparisons = {"float32": parity}
@@ -235,27 +254,33 @@ def describe_excess(parity: Certificate) -> str:
 def random_rows(model: PreTrainedModel, seed: int) -> Rows:
     """Draw sentences of random tokens from a model's vocabulary, without special tokens, and append EOS to each."""
     generator = torch.Generator().manual_seed(seed)
-    config = model.config
-    eos = config.eos_token_id
-    # The configuration has None instead of a token that the model lacks.
-    special_tokens = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
-    # Configurations name their vocabulary sizes differently. The tokens must be in all vocabularies.
-    vocabulary_sizes = []
-    for field in ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size"):
-        size = getattr(config, field, None)
-        if size:
-            vocabulary_sizes.append(size)
-    tokens = [token for token in range(min(vocabulary_sizes)) if token not in special_tokens]
-
+    tokens = _list_ordinary_tokens(model.config)
     # The lengths without EOS. `randint` excludes its upper limit, so that EOS does not exceed the longest length.
     lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator)
     rows = []
     for length in lengths.tolist():
         indices = torch.randint(len(tokens), (length,), generator=generator)
         row = [tokens[index] for index in indices.tolist()]
-        row.append(eos)
-        rows.append(row)
+        rows.append([*row, model.config.eos_token_id])
     return rows
+
+
+def _list_ordinary_tokens(config: PreTrainedConfig) -> list[int]:
+    """List the token ids that are in all vocabularies of a model, without special tokens."""
+    # The configuration has None instead of a token that the model lacks.
+    special_tokens = {config.pad_token_id, config.bos_token_id, config.eos_token_id, config.decoder_start_token_id}
+    size = _find_smallest_vocabulary(config)
+    return [token for token in range(size) if token not in special_tokens]
+
+
+def _find_smallest_vocabulary(config: PreTrainedConfig) -> int:
+    """Return the size of the smallest vocabulary of a model. Configurations name the sizes differently."""
+    sizes = []
+    for field in ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size"):
+        size = getattr(config, field, None)
+        if size:
+            sizes.append(size)
+    return min(sizes)
 
 
 def truncate_rows(rows: Rows, max_length: int) -> Rows:
@@ -327,16 +352,17 @@ def translate_rows(
     outputs = model.generate(  # type: ignore[operator]
         ids, attention_mask=mask, num_beams=num_beams, max_length=max_length, do_sample=False, **settings
     )
-    eos = model.config.eos_token_id
-    translations = []
-    # `outputs` has the shape (batch, 1 + target), because each row begins with the start token, which is removed here.
-    for row in outputs[:, 1:].tolist():
-        # Only padding follows the first EOS. A translation at the length limit has neither EOS nor padding.
-        end = len(row)
-        if eos in row:
-            end = row.index(eos) + 1
-        translations.append(row[:end])
-    return translations
+    without_start_tokens = outputs[:, 1:].tolist()
+    return [_remove_padding(row, model.config.eos_token_id) for row in without_start_tokens]
+
+
+def _remove_padding(row: list[int], eos: int) -> list[int]:
+    """Return a translation without padding. Only padding follows the first EOS."""
+    # A translation at the length limit has neither EOS nor padding.
+    if eos not in row:
+        return row
+    end = row.index(eos) + 1
+    return row[:end]
 
 
 def count_equal(translations: Sequence[Sequence[object]], expected: Sequence[Sequence[object]]) -> int:

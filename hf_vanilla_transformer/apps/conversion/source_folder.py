@@ -63,7 +63,6 @@ def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
     for path in folder.glob("*.bin"):
         check_archive(path)
     try:
-        # With `output_loading_info`, the result is a tuple: the model, and a dict that lists missing weights.
         loaded: Any = model_class.from_pretrained(
             folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
@@ -73,13 +72,17 @@ def load_source(model_class: type[Model], folder: Path, source: str) -> Model:
     except Exception as error:  # transformers, torch and safetensors raise many exception types.
         raise InputError(f"{source} cannot be read: {reason_of(error)}") from error
     model, loading_info = loaded
-    missing_names = sorted(loading_info["missing_keys"])
+    _check_complete(sorted(loading_info["missing_keys"]), source)
+    return model.eval()
+
+
+def _check_complete(missing_names: Sequence[str], source: str) -> None:
+    """Raise ValueError if weights are missing. The message states their number and two of their names."""
     if missing_names:
         raise InputError(
             f"{len(missing_names)} weights are not in the files of {source} ({', '.join(missing_names[:2])}, ...); "
             "use a complete model."
         )
-    return model.eval()
 
 
 def _check_weight_paths(folder: Path) -> None:
@@ -175,13 +178,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     """
     path = Path(source)
     file_names = _list_file_names(path)
-    # All systems that the files point to. Exactly one must remain.
-    systems = set()
-    for name in file_names:
-        suffix = Path(name).suffix
-        if suffix in _SYSTEMS_BY_SUFFIX:
-            systems.add(_SYSTEMS_BY_SUFFIX[suffix])
-
+    systems = _find_systems_by_suffix(file_names)
     # A path that does not exist may be a name on the Hub.
     may_be_on_hub = not path.exists()
     model_type = None
@@ -195,6 +192,12 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     if len(systems) > 1:
         raise InputError(f"{source} holds models of {' and '.join(sorted(systems))}; choose one of them with --from.")
     return systems.pop()
+
+
+def _find_systems_by_suffix(file_names: set[str]) -> set[str]:
+    """Return the systems to which the suffixes of the files point."""
+    suffixes = {Path(name).suffix for name in file_names}
+    return {system for suffix, system in _SYSTEMS_BY_SUFFIX.items() if suffix in suffixes}
 
 
 def _list_file_names(path: Path) -> set[str]:

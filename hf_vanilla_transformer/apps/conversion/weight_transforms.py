@@ -59,63 +59,53 @@ def interleaved_channels(d_model: int) -> torch.Tensor:
 
 
 def permute_channels(state: StateDict, channels: torch.Tensor) -> StateDict:
-    """Reorder the channels of the residual stream, so that channel `channels[i]` becomes channel i.
+    """Return the weights with reordered channels of the residual stream: channel `channels[i]` becomes channel i.
 
-    The residual stream is the vectors of length d_model that each layer reads and adds its output to. Apart from the
-    sinusoids, nothing depends on the order of their channels, so the model's output stays the same if the sinusoids are
-    permuted in the same way.
+    The residual stream is the vectors of length d_model that each layer reads and adds its output to. Only the
+    sinusoids depend on the order of their channels, so the model's output stays the same if they are permuted, too.
 
     Args:
         state: the weights, by name. They do not change. The names decide which axis of a weight has the channels.
         channels: the old index of each channel, in the new order, with shape `(d_model,)`.
-
-    Returns:
-        The weights in the new order.
     """
     permuted = {}
     for name, weight in state.items():
         reads_residual_stream = any(substring in name for substring in _NAMES_OF_READERS)
         writes_residual_stream = any(substring in name for substring in _NAMES_OF_WRITERS)
         if reads_residual_stream:
-            # For example, the weight of a query projection has the shape (output, d_model).
             permuted[name] = weight[:, channels]
         elif writes_residual_stream:
-            # For example, an output projection has a weight of shape (d_model, input) and a bias of shape (d_model,).
             permuted[name] = weight[channels]
         else:
-            # For example, the bias of a query projection has no axis with these channels. If the model gets a new
-            # weight that has such an axis, add its name to one of the two lists. Otherwise, it would not be reordered.
+            # No axis has these channels. A new weight with such an axis must be added to one of the two lists.
             permuted[name] = weight
     return permuted
 
 
 def widen_feed_forward(state: StateDict, d_ff: int) -> StateDict:
-    """Pad the weights of all feed-forward networks with zeros, up to the inner width `d_ff`.
+    """Return the weights with all feed-forward networks padded with zeros, up to the inner width `d_ff`.
 
-    No feed-forward network may be wider than `d_ff`.
-
-    If the activation function maps 0 to 0, as ReLU and swish do, the output does not change: the weights and biases of
-    the added channels are 0, so they contribute nothing.
-
-    Returns a new dict. `state` does not change.
+    No feed-forward network may be wider than `d_ff`. If the activation function maps 0 to 0, as ReLU and swish do, the
+    added channels contribute nothing to the output.
     """
-    widened = {}
-    for name, weight in state.items():
-        if "fc1.weight" in name:
-            # (inner width, d_model): rows are added below. The first two numbers of `pad` are for the columns.
-            missing_rows = d_ff - weight.shape[0]
-            widened[name] = pad(weight, (0, 0, 0, missing_rows))
-        elif "fc1.bias" in name:
-            # (inner width,)
-            missing_values = d_ff - weight.shape[0]
-            widened[name] = pad(weight, (0, missing_values))
-        elif "fc2.weight" in name:
-            # (d_model, inner width): columns are added on the right.
-            missing_columns = d_ff - weight.shape[1]
-            widened[name] = pad(weight, (0, missing_columns))
-        else:
-            widened[name] = weight
-    return widened
+    return {name: _widen_weight(name, weight, d_ff) for name, weight in state.items()}
+
+
+def _widen_weight(name: str, weight: torch.Tensor, d_ff: int) -> torch.Tensor:
+    """Return a weight padded with zeros to the inner width `d_ff`, or unchanged if it has no inner width."""
+    if "fc1.weight" in name:
+        # (inner width, d_model): rows are added below. The first two numbers of `pad` are for the columns.
+        missing_rows = d_ff - weight.shape[0]
+        return pad(weight, (0, 0, 0, missing_rows))
+    if "fc1.bias" in name:
+        # (inner width,)
+        missing_values = d_ff - weight.shape[0]
+        return pad(weight, (0, missing_values))
+    if "fc2.weight" in name:
+        # (d_model, inner width): columns are added on the right.
+        missing_columns = d_ff - weight.shape[1]
+        return pad(weight, (0, missing_columns))
+    return weight
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: object) -> None:
@@ -154,7 +144,7 @@ def converted_model(
     """
     _check_finite(state, name)
     source_config = source.config
-    # In this model, the encoder and the decoder have the same feed-forward width, so the narrower one is padded below.
+    # The encoder and the decoder have the same feed-forward width here, so the narrower one is padded below.
     d_ff = max(source_config.encoder_ffn_dim, source_config.decoder_ffn_dim)
     # The other fields have the same names in both configurations.
     same_fields = {field: getattr(source_config, field) for field in SAME_FIELDS}
@@ -167,11 +157,9 @@ def converted_model(
     model = VanillaTransformerForConditionalGeneration(config).eval()
 
     widened_state = widen_feed_forward(state, d_ff)
-    # For each channel of the source, its index in this model. For 6 channels, it is [0, 2, 4, 1, 3, 5].
-    new_index_of_old_channel = interleaved_channels(config.d_model)
-    # `permute_channels` needs the inverse: for each channel of this model, its index in the source. For 6 channels, it
-    # is [0, 3, 1, 4, 2, 5]: the sines 0, 1 and 2 alternate with the cosines 3, 4 and 5.
-    old_index_of_new_channel = new_index_of_old_channel.argsort()
+    # `permute_channels` needs the inverse of `interleaved_channels`: for each channel of this model, its index in the
+    # source. For 6 channels, it is [0, 3, 1, 4, 2, 5].
+    old_index_of_new_channel = interleaved_channels(config.d_model).argsort()
     model.load_state_dict(permute_channels(widened_state, old_index_of_new_channel))
     model.tie_weights()
     # This also changes the decoding settings of `source`, because both models now have the same settings object.
