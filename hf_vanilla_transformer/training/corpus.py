@@ -82,16 +82,23 @@ class Corpus(NamedTuple):
             # The sampler also puts the batches into random order.
             sampler = TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch)
             return list(sampler)
+        batches = self._split_by_length(sentences_per_batch)
+        # The seed is fixed, so that a plan can be repeated.
+        random_order = np.random.default_rng(0).permutation(len(batches))
+        return [batches[index] for index in random_order]
 
-        # Sort the pairs by the length of their longer side, `(sample,)`, and split them into batches.
+    def _split_by_length(self, sentences_per_batch: int) -> list[list[int]]:
+        """Return batches of pairs of similar length, sorted by the length of a pair's longer side.
+
+        A batch has the indices of `sentences_per_batch` pairs. The last one may have fewer.
+        """
         longer_sides = np.maximum(self.source_lengths, self.target_lengths)
         rows_by_length = np.argsort(longer_sides, kind="stable").tolist()
         batches = []
         for start in range(0, len(rows_by_length), sentences_per_batch):
-            batches.append(rows_by_length[start : start + sentences_per_batch])
-        # The seed is fixed, so that a plan can be repeated.
-        random_order = np.random.default_rng(0).permutation(len(batches))
-        return [batches[index] for index in random_order]
+            end = start + sentences_per_batch
+            batches.append(rows_by_length[start:end])
+        return batches
 
     def count_padded_tokens(self, batches: list[list[int]]) -> NDArray[np.int64]:
         """Count the source and target tokens of each batch, padding included.

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -35,9 +35,9 @@ from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from ..translation.translation_details import FLAG_MEANINGS, DetailLevel
 from .distillation_arguments import DistillationArguments
-from .model_arguments import NEW_TOKENIZER_ARGUMENTS
+from .model_arguments import NEW_TOKENIZER_ARGUMENTS, ModelArguments
 from .plan import format_duration
-from .run_arguments import Settings
+from .run_arguments import Arguments, Settings
 from .run_checks import check_tokenizer
 from .training_pairs import find_target_language, log_removed
 
@@ -77,12 +77,7 @@ class Teacher:
     """
 
     def __init__(self, settings: Settings):
-        model_revision = settings.model.revision
-        if model_revision is not None and settings.model.model_name_or_path is None:
-            raise InputError(
-                f"revision is {model_revision}, which is for --model_name_or_path; give --teacher_revision for a "
-                "teacher."
-            )
+        _check_revision(settings.model)
         self._arguments = settings.distillation
         self._device = settings.args.device
         self._scoring = settings.scoring
@@ -98,28 +93,27 @@ class Teacher:
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Return a copy of the settings in which the student uses the teacher's tokenizer.
 
-        The settings are returned unchanged, so that the student gets a different tokenizer, in two cases:
-
-        - The given arguments say which tokenizer to use or how to train one.
-        - The teacher's tokenizer is unsuitable, because it does not append EOS or has no pad token.
+        The settings are returned unchanged if the given arguments say which tokenizer to use or how to train one, or if
+        the teacher's tokenizer is unsuitable, because it does not append EOS or has no pad token.
         """
-        arguments_about_tokenizer = ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS)
-        if any(name in settings.given_arguments for name in arguments_about_tokenizer):
+        if _has_tokenizer_arguments(settings.given_arguments) or not self._has_suitable_tokenizer():
             return settings
-        first_folder = self.folders[0]
-        tokenizer = AutoTokenizer.from_pretrained(first_folder)
+
+        # The settings are built anew, as if the user had also given `tokenizer_name`. They contain only what follows
+        # from the given arguments, so the changes that the run has made before this call must be repeated here: the
+        # choice of the BLEU tokenization, and `needs_plan`. A further change would be lost otherwise.
+        given_arguments = {**settings.given_arguments, "tokenizer_name": str(self.folders[0])}
+        changed_settings = Settings.from_arguments(**given_arguments).for_target_language()
+        return changed_settings._replace(needs_plan=settings.needs_plan)
+
+    def _has_suitable_tokenizer(self) -> bool:
+        """Return True if a student can use the tokenizer of the first teacher."""
+        tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
         try:
             check_tokenizer(self._teacher_names[0], tokenizer)
         except InputError:
-            return settings
-
-        # Build all settings anew, as if the user had also given `tokenizer_name`. The new settings contain only what
-        # follows from the given arguments. The run has made two further changes before it calls this method: it has
-        # chosen the BLEU tokenization with `for_target_language`, and it has set `needs_plan`. Both are repeated here.
-        # A further change, for example by `change_training`, would be lost unless it is repeated here, too.
-        given_arguments = {**settings.given_arguments, "tokenizer_name": str(first_folder)}
-        changed_settings = Settings.from_arguments(**given_arguments).for_target_language()
-        return changed_settings._replace(needs_plan=settings.needs_plan)
+            return False
+        return True
 
     def add_translations(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
         """Translate the training sources. Add each source with its translation as a new training pair.
@@ -131,36 +125,31 @@ class Teacher:
 
         Raises InputError if no translation remains.
         """
-        # Select the sources. `new_sources` are the monolingual sources without those that occur in the test or
-        # validation pairs.
         new_sources = self._select_new_sources(pairs)
         left_out_count = len(self._monolingual_sources) - len(new_sources)
-        # `log_removed` writes each count before its key. With 3 of 100 sources left out, the log says "removed 3 of 100
-        # monolingual sources: 3 in the test or validation pairs".
         log_removed({_IN_EVALUATION_PAIRS: left_out_count}, len(self._monolingual_sources), "monolingual sources")
 
-        # Translate the training sources and the new sources. `distilled` contains each source with its translation.
-        # `removed_counts` has a count for each reason in words, such as {"truncated at the length limit": 2}.
         distilled, removed_counts = self._make_distilled_pairs(pairs, new_sources)
+        new_train = self._join_training_pairs(pairs["train"], distilled)
 
-        # Make the new training pairs. `phrase_about_given` is only for the log.
-        # Other columns, such as `references`, would not fit the translated pairs.
-        train = pairs["train"].select_columns(["source", "target"])
-        if self._arguments.distilled_only:
-            new_train = distilled
-            phrase_about_given = "none with the given targets"
-        else:
-            new_train = concatenate_datasets([train, distilled])
-            phrase_about_given = f"{len(train):,} with the given targets"
-        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {phrase_about_given}")
-
-        # Describe the teacher for the model card. The card lists both kinds of removed sentences together, and writes
-        # each count before its key: "removed 2 truncated at the length limit, 3 monolingual sources in the test or
-        # validation pairs". Here, the key names the monolingual sources, because the first part is about translations.
-        all_removed_counts = dict(removed_counts)
-        all_removed_counts[f"monolingual sources {_IN_EVALUATION_PAIRS}"] = left_out_count
+        # The card lists the removed sources after the removed translations, so this reason must name what they are.
+        all_removed_counts = {**removed_counts, f"monolingual sources {_IN_EVALUATION_PAIRS}": left_out_count}
         model_card_rows = self._make_model_card_rows(len(distilled), all_removed_counts)
         return DatasetDict({**pairs, "train": new_train}), model_card_rows
+
+    def _join_training_pairs(self, train: Dataset, distilled: Dataset) -> Dataset:
+        """Return the given training pairs and the distilled ones or, with `distilled_only`, only the distilled ones.
+
+        Log the number of pairs of both sorts.
+        """
+        counted_distilled = f"training pairs: {len(distilled):,} with targets of the teacher"
+        if self._arguments.distilled_only:
+            logger.info(f"{counted_distilled}, none with the given targets")
+            return distilled
+        # Other columns, such as `references`, would not fit the distilled pairs.
+        joined = concatenate_datasets([train.select_columns(["source", "target"]), distilled])
+        logger.info(f"{counted_distilled}, {len(train):,} with the given targets")
+        return joined
 
     def _make_distilled_pairs(self, pairs: DatasetDict, new_sources: list[str]) -> tuple[Dataset, dict[str, int]]:
         """Translate the training sources and additional sources, and remove translations that training must not use.
@@ -194,34 +183,34 @@ class Teacher:
 
         Raises InputError if all translations are removed or blank.
         """
-        # The score by which a hypothesis is chosen. Making it raises an error if its tokenization needs a missing
-        # library, so it is made before the translation, which may take hours. With `effective_order`, a sentence
-        # without a matching 4-gram may still have a BLEU above 0.
+        # This raises an error if its tokenization needs a missing library, so it comes before the translation, which
+        # may take hours. With `effective_order`, a sentence without a matching 4-gram may still have a BLEU above 0.
         sentence_bleu = BLEU(tokenize=self._scoring.choose_tokenization(train), effective_order=True)
 
-        # `sources`, `references` and `chosen_hypotheses` have the same order and the same length. A reference is the
-        # given target of a source. An additional source has no target, so its reference is None.
         sources = [*train["source"], *new_sources]
         references: list[str | None] = [*train["target"], *([None] * len(new_sources))]
-        # This dict maps each source to its hypotheses, best first. A source that occurs several times has one entry.
         hypotheses_by_source = self._translate_all(sources)
-        # Choose one of the hypotheses for each source. A source that occurs with several references may get a different
-        # hypothesis each time.
-        chosen_hypotheses = []
-        for source, reference in zip(sources, references, strict=True):
-            hypotheses = hypotheses_by_source[source]
-            chosen_hypotheses.append(self._choose_hypothesis(hypotheses, reference, sentence_bleu))
-
-        # `columns` has the remaining pairs as {"source": [...], "target": [...]}.
+        # A source that occurs with several references may get a different hypothesis each time.
+        chosen_hypotheses = [
+            self._choose_hypothesis(hypotheses_by_source[source], reference, sentence_bleu)
+            for source, reference in zip(sources, references, strict=True)
+        ]
         columns, removed_counts = _remove_unsuitable(sources, chosen_hypotheses)
-        # The caller removes blank translations, so nothing would remain. `all` is also True for an empty list.
-        translations = columns["target"]
-        if all(is_blank(translation) for translation in translations):
-            raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
+        self._check_translations_remain(columns["target"], removed_counts)
 
         # The column types are those of the given pairs, so that both can be concatenated.
         features = train.select_columns(["source", "target"]).features
         return Dataset.from_dict(columns, features=features), removed_counts
+
+    def _check_translations_remain(self, translations: Sequence[str], removed_counts: Mapping[str, int]) -> None:
+        """Raise InputError if all translations are blank, or if there are none.
+
+        Args:
+            translations: the translations that are not removed yet. Blank ones are removed later.
+            removed_counts: the number of translations that were removed for each reason.
+        """
+        if all(is_blank(translation) for translation in translations):
+            raise InputError(self._describe_why_none_remains(removed_counts, blank_count=len(translations)))
 
     def _describe_why_none_remains(self, removed_counts: Mapping[str, int], blank_count: int) -> str:
         """Return the error message for the case that no translation remains, because all were removed or are blank.
@@ -287,17 +276,19 @@ class Teacher:
         if not untranslated:
             return "teacher: all sentences are translated already"
 
-        tokenizer, model = self._load_teacher()
-        sample = [untranslated[row] for row in pick_evenly_spaced_rows(len(untranslated), _SENTENCES_TO_TIME)]
-        start_time = time.perf_counter()
-        # Only the duration matters, so the translations are not kept.
-        self._translate(tokenizer, model, sample)
-        seconds_per_sentence = (time.perf_counter() - start_time) / len(sample)
-
+        seconds_per_sentence = self._time_translation(untranslated)
         # The processes divide the sentences among them, and translate at the same time.
         sentences_per_process = len(untranslated) / PartialState().num_processes
         duration = format_duration(seconds_per_sentence * sentences_per_process)
         return f"teacher: {len(untranslated):,} sentences to translate first, about {duration}"
+
+    def _time_translation(self, sources: Sequence[str]) -> float:
+        """Translate a sample of the sources, and return the seconds per sentence, without the time for loading."""
+        tokenizer, model = self._load_teacher()
+        sample = [sources[row] for row in pick_evenly_spaced_rows(len(sources), _SENTENCES_TO_TIME)]
+        start_time = time.perf_counter()
+        self._translate(tokenizer, model, sample)
+        return (time.perf_counter() - start_time) / len(sample)
 
     @cached_property
     def _monolingual_sources(self) -> list[str]:
@@ -336,20 +327,13 @@ class Teacher:
     def _translate_all(self, sources: Sequence[str]) -> Hypotheses:
         """Return the hypotheses of each source. Translate the sources that are not yet in the cache.
 
-        All processes must call this method together with the same sources, because they divide the work. Each process
-        writes to a separate file in the cache. The processes may have different caches, because they may run on several
-        machines or with different home folders.
+        All processes must call this method together with the same sources, because they divide the work. They may have
+        different caches, because they may run on several machines or with different home folders.
 
-        The processes wait for each other in three steps, whose order must stay:
-
-        1. `_find_sources_unknown_to_all_processes` waits until all processes have read their caches.
-        2. `wait_for_everyone` waits until all processes have translated. If no source has to be translated, this step
-           is left out.
-        3. `_add_hypotheses_of_other_processes` exchanges the hypotheses that are missing in the cache of a process.
+        The processes wait for each other three times. The order of these waits must stay.
         """
         processes = PartialState()
         unique_sources = _drop_duplicates(sources)
-        # The hypotheses that this process knows, by source.
         known_hypotheses = self._read_cache()
         # Wait 1: no process writes to the cache before all processes have read it.
         untranslated = _find_sources_unknown_to_all_processes(unique_sources, known_hypotheses)
@@ -378,8 +362,7 @@ class Teacher:
         path = self._cache_folder / f"{uuid.uuid4().hex}.jsonl"
         hypotheses: Hypotheses = {}
         with path.open("a", encoding="utf-8") as file, tqdm(sources, "teacher", unit=" sentences") as progress:
-            for start in range(0, len(sources), _SENTENCES_PER_WRITE):
-                chunk = sources[start : start + _SENTENCES_PER_WRITE]
+            for chunk in _split_into_chunks(sources):
                 hypotheses_of_chunk = self._translate(tokenizer, model, chunk)
                 _write_to_cache(hypotheses_of_chunk, file)
                 hypotheses.update(hypotheses_of_chunk)
@@ -414,25 +397,53 @@ class Teacher:
 
         A source has one hypothesis or, with `nearest_to_reference`, one hypothesis per beam.
         """
-        options: dict[str, Any] = {}
-        if self._arguments.teacher_num_beams is not None:
-            options["num_beams"] = self._arguments.teacher_num_beams
-        if self._target_language_code:
-            options["target_lang"] = self._target_language_code
         # With `FLAGS`, a translation has flags, but no alternatives. With `ALL`, it has both.
         detail_level: Literal[DetailLevel.FLAGS, DetailLevel.ALL] = DetailLevel.FLAGS
         if self._arguments.nearest_to_reference:
             detail_level = DetailLevel.ALL
-            # The search keeps as many hypotheses as it has beams, and all of them are requested.
-            options["num_return_sequences"] = self._arguments.teacher_num_beams or model.generation_config.num_beams
-
+        options = self._make_search_options(model)
         translations = translate(model, tokenizer, sources, return_details=detail_level, **options)
+
         hypotheses: Hypotheses = {}
         for source, best_translation in zip(sources, translations, strict=True):
-            # Without `ALL`, there are no alternatives.
             candidates = (best_translation, *best_translation.alternatives)
             hypotheses[source] = [Hypothesis(candidate.text, sorted(candidate.flags)) for candidate in candidates]
         return hypotheses
+
+    def _make_search_options(self, model: TeacherModel) -> dict[str, Any]:
+        """Return the keyword arguments of `translate` that are about the target language and the search."""
+        num_beams = self._arguments.teacher_num_beams
+        options: dict[str, Any] = {}
+        if num_beams is not None:
+            options["num_beams"] = num_beams
+        if self._target_language_code:
+            options["target_lang"] = self._target_language_code
+        if self._arguments.nearest_to_reference:
+            # The search keeps as many hypotheses as it has beams, and all of them are requested.
+            options["num_return_sequences"] = num_beams or model.generation_config.num_beams
+        return options
+
+
+def _check_revision(model_args: ModelArguments) -> None:
+    """Raise InputError if a revision is given, but no model to fine-tune that it could be for."""
+    if model_args.revision is not None and model_args.model_name_or_path is None:
+        raise InputError(
+            f"revision is {model_args.revision}, which is for --model_name_or_path; give --teacher_revision for a "
+            "teacher."
+        )
+
+
+def _has_tokenizer_arguments(given_arguments: Arguments) -> bool:
+    """Return True if the given arguments say which tokenizer to use or how to train one."""
+    arguments_about_tokenizer = ("model_name_or_path", "tokenizer_name", *NEW_TOKENIZER_ARGUMENTS)
+    return any(name in given_arguments for name in arguments_about_tokenizer)
+
+
+def _split_into_chunks(sources: list[str]) -> Iterator[list[str]]:
+    """Yield the sources in chunks, each of which is written to the cache at once."""
+    for start in range(0, len(sources), _SENTENCES_PER_WRITE):
+        end = start + _SENTENCES_PER_WRITE
+        yield sources[start:end]
 
 
 def _find_teacher_folders(settings: Settings) -> list[Path]:
@@ -447,12 +458,15 @@ def _find_teacher_folders(settings: Settings) -> list[Path]:
     folders = []
     for name, revision in zip(names, revisions, strict=True):
         folders.append(native_folder(name, revision, settings.model.token))
+    _check_keeps_teachers(folders, settings.output_folder)
+    return folders
 
-    output = settings.output_folder
+
+def _check_keeps_teachers(folders: Sequence[Path], output: Path) -> None:
+    """Raise InputError if a teacher's folder is within the output folder, which the run replaces."""
     for folder in folders:
         if folder.resolve().is_relative_to(output.resolve()):
             raise InputError(f"{folder} lies in {output}, which the run replaces; name another --output_dir.")
-    return folders
 
 
 def _find_cache_folder(arguments: DistillationArguments, folders: Sequence[Path], target_code: str | None) -> Path:

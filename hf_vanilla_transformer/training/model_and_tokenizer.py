@@ -73,16 +73,10 @@ def load_existing_model(
     supported, or if the sizes differ from the given arguments.
     """
     saved = _find_saved_model(model_args, checkpoint)
-    model_type = saved.config.model_type
-    if model_type != VanillaTransformerConfig.model_type:
-        raise InputError(
-            f"{saved.location} is a {model_type} model; this command trains {VanillaTransformerConfig.model_type}."
-        )
-    config = cast("VanillaTransformerConfig", saved.config)
+    config = _check_architecture(saved)
     model_args.check_sizes(config, saved.location)
     if checkpoint is None:
-        conversion = ", converted into a model of this package" if saved.is_converted else ""
-        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", model_args.model_name_or_path, conversion)
+        _log_fine_tuning(model_args, saved)
 
     with explaining_missing_files(saved.location):
         tokenizer = AutoTokenizer.from_pretrained(saved.location, padding_side="right", **saved.options)
@@ -100,16 +94,35 @@ def load_existing_model(
     return tokenizer, model
 
 
+def _check_architecture(saved: _SavedModel) -> VanillaTransformerConfig:
+    """Return the configuration of a saved model. Raise InputError if it is a model of another architecture."""
+    model_type = saved.config.model_type
+    if model_type != VanillaTransformerConfig.model_type:
+        raise InputError(
+            f"{saved.location} is a {model_type} model; this command trains {VanillaTransformerConfig.model_type}."
+        )
+    return cast("VanillaTransformerConfig", saved.config)
+
+
+def _log_fine_tuning(model_args: ModelArguments, saved: _SavedModel) -> None:
+    """Log which model is fine-tuned, and whether it was converted."""
+    conversion = ""
+    if saved.is_converted:
+        conversion = ", converted into a model of this package"
+    logger.info("fine-tuning %s%s, with its sizes and its tokenizer", model_args.model_name_or_path, conversion)
+
+
 def _find_saved_model(model_args: ModelArguments, checkpoint: Path | None) -> _SavedModel:
-    """Find the model to load: the checkpoint or, if it is None, the model to fine-tune.
+    """Find the model to load: the checkpoint or, if it is None, the model to fine-tune."""
+    if checkpoint is None:
+        return _find_model_to_fine_tune(model_args)
+    with explaining_missing_files(checkpoint):
+        config = AutoConfig.from_pretrained(checkpoint)
+    return _SavedModel(checkpoint, config, options={})
 
-    A model to fine-tune that comes from a different system, such as Marian, is converted first.
-    """
-    if checkpoint is not None:
-        with explaining_missing_files(checkpoint):
-            config = AutoConfig.from_pretrained(checkpoint)
-        return _SavedModel(checkpoint, config, options={})
 
+def _find_model_to_fine_tune(model_args: ModelArguments) -> _SavedModel:
+    """Find the model to fine-tune. A model of a different system, such as Marian, is converted first."""
     name = str(model_args.model_name_or_path)
     # For example, the revision and the token for the Hub.
     options = model_args.options()

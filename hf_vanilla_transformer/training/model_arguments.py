@@ -151,14 +151,22 @@ class ModelArguments(LoadingArguments):
                 raise InputError(f"{argument} is {size}, but {name} has {actual_size}, which training does not change.")
 
     def make_config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
-        """Make a new model's configuration from the preset, the given sizes and the tokenizer.
+        """Make a new model's configuration. Raise InputError if `config_overrides` contradicts the tokenizer."""
+        # Arguments that are not given are left to the preset.
+        given_values: dict[str, object] = {**self.get_regularization(), **self._get_given_sizes()}
+        overrides = self._get_overrides()
+        # Without a tokenizer, the vocabulary has the default size, which is sufficient to check the sizes.
+        tokenizer_values: dict[str, int] = {}
+        if tokenizer is not None:
+            # The overrides are passed only to be checked.
+            tokenizer_values = _config_values_for(tokenizer, overrides)
 
-        Without a tokenizer, the configuration has the default vocabulary size, which is sufficient to check the sizes.
+        # The last value of a field counts, so the overrides have precedence.
+        values: dict[str, object] = {**given_values, **tokenizer_values, **overrides}
+        return VanillaTransformerConfig.from_paper(self.preset, **values)
 
-        Raises InputError if `config_overrides` contradicts the tokenizer.
-        """
-        # The arguments that are None are left to the preset.
-        given_values: dict[str, object] = {**self.get_regularization()}
+    def _get_given_sizes(self) -> dict[str, object]:
+        """Return the configuration fields of the sizes that are given, i.e. not None."""
         sizes = {
             "encoder_layers": self.num_layers,
             "decoder_layers": self.num_layers,
@@ -167,18 +175,14 @@ class ModelArguments(LoadingArguments):
             "num_heads": self.num_heads,
             "initializer_factor": self.initializer_factor,
         }
-        for name, size in sizes.items():
-            if size is not None:
-                given_values[name] = size
+        return {name: size for name, size in sizes.items() if size is not None}
+
+    def _get_overrides(self) -> dict[str, object]:
+        """Return `config_overrides`; an empty dict if it is not given."""
         # `__post_init__` has replaced a JSON string by a dict.
-        overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
-        tokenizer_values: dict[str, int] = {}
-        if tokenizer is not None:
-            # The overrides are passed only to be checked: an error is raised if one contradicts the tokenizer.
-            tokenizer_values = _config_values_for(tokenizer, overrides)
-        # If a field occurs several times, the last value counts, so the overrides have precedence over all others.
-        values: dict[str, object] = {**given_values, **tokenizer_values, **overrides}
-        return VanillaTransformerConfig.from_paper(self.preset, **values)
+        if isinstance(self.config_overrides, dict):
+            return self.config_overrides
+        return {}
 
 
 def _parse_overrides(text: str) -> dict[str, object]:
@@ -201,24 +205,31 @@ def _config_values_for(tokenizer: PreTrainedTokenizerBase, overrides: Mapping[st
     Raises InputError if an override contradicts them. Overrides may make a vocabulary larger than the tokenizer needs,
     and may choose any start token for decoding.
     """
-    # These map tokens to ids.
     source_vocabulary, target_vocabulary = vocabularies_of(tokenizer)
-    # The sizes are not the lengths of the vocabularies, because ids may have gaps.
-    source_size = max(source_vocabulary.values()) + 1
-    target_size = max(target_vocabulary.values()) + 1
+    source_size = _count_ids(source_vocabulary)
+    target_size = _count_ids(target_vocabulary)
     special_ids = get_special_token_ids(tokenizer)
     needed_sizes = {"source_vocab_size": source_size, "vocab_size": target_size}
     _check_overrides_fit_tokenizer(overrides, needed_sizes, special_ids)
 
     values = {"vocab_size": target_size, **special_ids}
-    # `sides_of` returns a single tokenizer itself, once for each side.
-    source_tokenizer, _target_tokenizer = sides_of(tokenizer)
-    has_two_tokenizers = source_tokenizer is not tokenizer
     # A single tokenizer may also have two vocabularies, such as some tokenizers of Marian.
-    if has_two_tokenizers or source_vocabulary != target_vocabulary:
+    if _consists_of_two(tokenizer) or source_vocabulary != target_vocabulary:
         # A model without this field has a single vocabulary for both languages.
         values["source_vocab_size"] = source_size
     return values
+
+
+def _count_ids(vocabulary: Mapping[str, int]) -> int:
+    """Return the size that a model needs for the ids of a vocabulary, which may have gaps."""
+    return max(vocabulary.values()) + 1
+
+
+def _consists_of_two(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if a tokenizer consists of two tokenizers, one for the sources and one for the targets."""
+    # `sides_of` returns a single tokenizer itself, once for each side.
+    source_tokenizer, _target_tokenizer = sides_of(tokenizer)
+    return source_tokenizer is not tokenizer
 
 
 def _check_overrides_fit_tokenizer(

@@ -68,32 +68,32 @@ class PaperSchedule:
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimizer: Adam, or AdamW if there is weight decay.
 
-        `use_in` has put this method in the place of the Trainer's method of the same name. It works in three steps:
-
-        1. Choose the optimizer's keyword arguments. Without weight decay, the entry "params" is added to them.
-        2. Store the optimizer's class and these arguments in `trainer.optimizer_cls_and_kwargs`.
-        3. Call the Trainer's own method. It reads this attribute, makes the optimizer, sets `trainer.optimizer`, and
-           returns it. If `trainer.optimizer` is already set, it returns that optimizer unchanged.
+        `use_in` has put this method in the place of the Trainer's method of the same name. If `trainer.optimizer` is
+        already set, it is returned unchanged.
 
         Args:
             model: the model to train, which FSDP or DeepSpeed may have wrapped. The default is the Trainer's model.
         """
         trainer = self.trainer
-        adam_options = _adam_options(trainer.args, self.factor)
-        if not trainer.args.weight_decay:
-            # The Trainer's own method makes two parameter groups, one with and one without weight decay. But if
-            # the keyword arguments contain "params", it removes this entry and passes its value to the optimizer
-            # instead of the two groups. A list of weights becomes a single group, as in `paper_optimizers`. The numbers
-            # of groups must be equal, because a run can resume only from checkpoints with the same number of groups.
-            trained_model = cast("nn.Module", trainer.model if model is None else model)
-            adam_options["params"] = _find_trained_parameters(trained_model)
-        # The Trainer's own method reads this attribute, so it must be set before the call below.
-        trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), adam_options)
-        # `trainer.create_optimizer(model)` would call the present method again without end, because `use_in` has
-        # replaced the attribute of this one Trainer object. The class still has the original method, which takes the
-        # Trainer as its first argument, `self`.
+        # The Trainer's own method makes the optimizer from this attribute, and sets `trainer.optimizer`.
+        trainer.optimizer_cls_and_kwargs = (_choose_adam_class(trainer.args), self._make_adam_options(model))
+        # `use_in` has replaced the method of this one Trainer, so `trainer.create_optimizer` would call the present
+        # method again without end. The class still has the original method.
         trainer_class = type(trainer)
         return trainer_class.create_optimizer(trainer, model)
+
+    def _make_adam_options(self, model: nn.Module | None) -> dict[str, Any]:
+        """Return the optimizer's keyword arguments. Without weight decay, they contain the weights as "params".
+
+        From "params", the Trainer makes a single parameter group, as in `paper_optimizers`, and otherwise two, one with
+        and one without weight decay. A run can resume only from checkpoints with the same number of groups.
+        """
+        args = self.trainer.args
+        adam_options = _adam_options(args, self.factor)
+        if not args.weight_decay:
+            trained_model = cast("nn.Module", self.trainer.model if model is None else model)
+            adam_options["params"] = _find_trained_parameters(trained_model)
+        return adam_options
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """Create the learning rate schedule of Eq. 3, unless the Trainer already has a schedule.

@@ -243,18 +243,14 @@ def _choose_arguments(
 ) -> Plan:
     """Make a plan that chooses all arguments that the user has not given.
 
-    The plan is made in stages, because later choices need settings that earlier ones determine. Each stage has its own
-    settings. The first three are built from the given arguments and from those that are chosen so far; if both contain
-    an argument, the given one counts.
+    Later choices need settings that earlier ones determine, so settings are built in stages. Each stage contains the
+    given arguments and those that are chosen so far:
 
-    1. `given_settings` contain no chosen arguments. They are enough to choose a recipe.
-    2. `model_settings` also contain the recipe's arguments about the model and the tokenizer, and its `r_drop_alpha`.
-       They are enough to measure sentence lengths, and to estimate how many tokens fit into memory.
-    3. `chosen_settings` contain all chosen arguments. They are the input of the forecast.
-    4. `forecast.settings` are `chosen_settings` in a form from which the costs are estimated: with final batches, and
-       with evaluations and checkpoints counted in updates. They are used only for the costs and the explanation.
+    - `given_settings` contain no chosen arguments. They are enough to choose a recipe.
+    - `model_settings` are enough to measure sentence lengths, and to estimate how many tokens fit into memory.
+    - `chosen_settings` contain all chosen arguments.
 
-    The plan itself contains `chosen_arguments`, from which stage 3 is built.
+    `forecast.settings` are completed for the estimate of the costs, so the plan does not contain them.
 
     Args:
         given_settings: the settings that follow from the given arguments alone.
@@ -262,36 +258,35 @@ def _choose_arguments(
         pairs: the sentence pairs of all splits.
         device: the device that the plan is for.
     """
-    # Choose the recipe.
     training_pairs = len(pairs["train"])
     sample = _sample_pairs(pairs)
-    targets_per_source = _count_targets_per_source(given_settings)
-    # A recipe suits a number of different sources, and each source occurs `targets_per_source` times.
-    recipe_name = choose_recipe(training_pairs // targets_per_source, has_gpu=not device.is_cpu)
+    recipe_name = _choose_recipe_for_run(given_settings, training_pairs, has_gpu=not device.is_cpu)
     recipe = _adapt_recipe(recipe_name, given_settings, sample["train"], training_pairs)
 
-    # Choose the model and its tokenizer.
-    model_arguments = _select_model_arguments(recipe, given_arguments)
-    model_settings = _build_settings(model_arguments, given_arguments)
+    model_settings = _build_settings(_select_model_arguments(recipe, given_arguments), given_arguments)
     measured_pairs = _measure_pairs(pairs, sample, model_settings)
     tokens_that_fit = device.estimate_batch_limit(model_settings, measured_pairs.tokenizer)
 
-    # Choose all arguments, including those of the model. The number of processes does not depend on chosen arguments.
     chosen_arguments = fit_recipe(
         recipe,
         measured_pairs.corpus,
+        # The number of processes does not depend on chosen arguments.
         processes=given_settings.args.world_size,
         given_arguments=given_arguments,
-        targets_per_source=targets_per_source,
+        targets_per_source=_count_targets_per_source(given_settings),
         tokens_that_fit=tokens_that_fit,
     )
-
-    # Estimate the costs of a run with these arguments, and explain the arguments.
     chosen_settings = _build_settings(chosen_arguments, given_arguments)
+
     forecast = _forecast_run(chosen_settings, measured_pairs, tokens_that_fit, device.tflops)
-    reasons = _explain(recipe_name, forecast.settings, measured_pairs.corpus, forecast.epochs)
-    reasons.append(device.describe_source_of_costs())
-    return Plan(chosen_arguments, reasons, forecast.costs)
+    explanation = _explain(recipe_name, forecast.settings, measured_pairs.corpus, forecast.epochs)
+    return Plan(chosen_arguments, [*explanation, device.describe_source_of_costs()], forecast.costs)
+
+
+def _choose_recipe_for_run(settings: Settings, training_pairs: int, has_gpu: bool) -> str:
+    """Return the name of the recipe for a run. A source that occurs with two targets counts once."""
+    sources = training_pairs // _count_targets_per_source(settings)
+    return choose_recipe(sources, has_gpu)
 
 
 def _build_settings(chosen_arguments: Arguments, given_arguments: Arguments) -> Settings:
@@ -417,13 +412,9 @@ def _measure_pairs(pairs: DatasetDict, sample: DatasetDict, settings: Settings) 
     Args:
         pairs: the sentence pairs of all splits.
         sample: samples of the training and validation pairs.
-        settings: the run's settings, which determine the tokenizer and the target language. If they name no tokenizer,
-            this process trains one on the sample.
+        settings: the run's settings, which determine the tokenizer and the target language.
     """
-    if settings.model.tokenizer_name is not None:
-        tokenizer = load_tokenizer(settings.model)
-    else:
-        tokenizer = train_new_tokenizer(settings.model, sample)
+    tokenizer = _load_or_train_tokenizer(settings.model, sample)
     target_language = find_target_language(settings.data, tokenizer)
     tokenized_sample = tokenize_pairs(sample, tokenizer, target_lang=target_language)
     source_lengths, target_lengths = pair_lengths(tokenized_sample["train"])
@@ -436,6 +427,13 @@ def _measure_pairs(pairs: DatasetDict, sample: DatasetDict, settings: Settings) 
         longest_validation_sentence=_find_longest_sentence(tokenized_sample.get("validation")),
     )
     return MeasuredPairs(corpus, tokenizer, tokenized_sample)
+
+
+def _load_or_train_tokenizer(model_args: ModelArguments, sample: DatasetDict) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name. If they name none, train one on the sample in this process."""
+    if model_args.tokenizer_name is not None:
+        return load_tokenizer(model_args)
+    return train_new_tokenizer(model_args, sample)
 
 
 def _find_longest_sentence(pairs: Dataset | None) -> int:
@@ -451,45 +449,41 @@ def _forecast_run(
 ) -> _RunForecast:
     """Complete the settings of a run, count its epochs, and estimate its costs.
 
-    The settings are completed in two steps. Each step changes only the arguments that are listed here:
-
-    1. If the settings have `tokens_per_update`, `batched_settings` get the batches of an update: `tokens_per_batch` and
-       `gradient_accumulation_steps`. They replace `tokens_per_update` in `given_arguments`.
-    2. `complete_settings` get `save_steps` if the run saves every epoch, and `eval_steps` if it evaluates every epoch.
-       This comes second, because the number of updates in an epoch depends on the batches.
-
-    For example, a run with 100 updates per epoch that saves every epoch gets `save_steps=100`.
-
     Args:
         settings: the run's settings, as chosen or given.
         measured_pairs: the pairs that the run is given. Those that are too long for it are left out of the estimate.
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
         tflops: the peak TFLOP/s of a GPU that is not in this machine, or None if the run is for this machine.
     """
-    # The run removes pairs with more than `max_tokens` tokens on a side. If the settings have no `max_tokens`, a pair
-    # must fit into a batch. If batches have no maximum number of tokens either, but a fixed number of pairs, the limit
-    # is None, and no pair is too long. Settings that have only `tokens_per_update` get `max_tokens` in
-    # `Settings.from_arguments`. From here on, `short_pairs` replaces `measured_pairs`.
-    max_tokens = settings.data.max_tokens or settings.args.tokens_per_batch
-    short_pairs = measured_pairs.drop_pairs_over(max_tokens)
-    # Step 1. If the settings have a number of tokens per update, split the update into batches. This changes no
-    # argument that is read from `args` below.
+    short_pairs = measured_pairs.drop_pairs_over(_read_token_limit(settings))
+    # The batches come first, because the number of updates in an epoch depends on them.
     batched_settings = with_batches_of_update(settings, tokens_that_fit, short_pairs.corpus.longest_sentence)
     args = batched_settings.args
 
     updates_per_epoch = count_updates_per_epoch(short_pairs.corpus, batched_settings.given_arguments, args.world_size)
-    updates = args.max_steps
-    if updates <= 0:
-        # The Trainer's default, -1, means that the number of epochs decides. The Trainer rounds in the same way.
-        updates = math.ceil(args.num_train_epochs * updates_per_epoch)
-    epochs = updates / updates_per_epoch
+    updates = _count_updates(args, updates_per_epoch)
 
-    # Step 2. The cost estimate counts evaluations and checkpoints by updates, even if they take place after every
-    # epoch.
+    # The cost estimate counts evaluations and checkpoints by updates, even if they take place after every epoch.
     steps = _convert_epochs_to_steps(args, updates_per_epoch)
     complete_settings = batched_settings.change_training(**steps)
     costs = estimate_costs(complete_settings, updates, short_pairs, tflops)
-    return _RunForecast(complete_settings, epochs, costs)
+    return _RunForecast(complete_settings, epochs=updates / updates_per_epoch, costs=costs)
+
+
+def _read_token_limit(settings: Settings) -> int | None:
+    """Return the maximum number of tokens in a source or a target of a run; None if there is no maximum."""
+    if settings.data.max_tokens:
+        return settings.data.max_tokens
+    # A sentence must fit into a batch. Batches that have a fixed number of pairs have no maximum number of tokens.
+    return settings.args.tokens_per_batch
+
+
+def _count_updates(args: RunArguments, updates_per_epoch: int) -> int:
+    """Return the number of updates of a run, rounded as in the Trainer."""
+    # The Trainer's default, -1, means that the number of epochs decides.
+    if args.max_steps > 0:
+        return args.max_steps
+    return math.ceil(args.num_train_epochs * updates_per_epoch)
 
 
 def _convert_epochs_to_steps(args: RunArguments, updates_per_epoch: int) -> dict[str, int]:
@@ -552,31 +546,34 @@ def fit_recipe(
     Returns:
         The chosen arguments, without the given ones.
     """
-    # The run removes longer pairs, so a few long pairs must not affect the choices below. From here on, `short_corpus`
-    # replaces `corpus`.
+    # The run removes long pairs, so they must not affect the choices below.
     short_corpus = corpus.drop_pairs_over(_find_token_limit(recipe, given_arguments))
 
-    # First, the batches replace the recipe's batches.
     batches = _fit_batches(recipe, short_corpus, processes, given_arguments, tokens_that_fit)
-    recipe_with_batches = {**recipe, **batches}
-    # The run gets a number of updates instead of epochs, and batch sizes instead of the tokens of an update. Otherwise
-    # a resumed run would derive these numbers again, perhaps with a different result. All recipes that a plan chooses
-    # from have a number of epochs, but only some have `tokens_per_update`.
-    recipe_with_batches.pop("num_train_epochs")
-    recipe_with_batches.pop("tokens_per_update", None)
-    chosen = _drop_replaced(recipe_with_batches, given_arguments)
+    recipe_with_batches = _drop_replaced(_replace_batches(recipe, batches), given_arguments)
 
-    # Then the length of the run is chosen. An epoch can be counted in updates only after the batches are chosen.
-    arguments_with_batches = {**chosen, **given_arguments}
-    updates_per_epoch = count_updates_per_epoch(short_corpus, arguments_with_batches, processes)
-    chosen.update(_choose_length(recipe, given_arguments, updates_per_epoch, targets_per_source))
+    # An epoch can be counted in updates only after the batches are chosen.
+    updates_per_epoch = count_updates_per_epoch(short_corpus, {**recipe_with_batches, **given_arguments}, processes)
+    length = _choose_length(recipe, given_arguments, updates_per_epoch, targets_per_source)
+    chosen = {**recipe_with_batches, **length}
     if given_arguments.get("load_best_model_at_end"):
-        # The run must save every model that it evaluates.
         chosen.update(_match_saving_with_evaluation(chosen, given_arguments))
 
-    # Leave out the given arguments, and those that this run does not need.
     left_out = {*given_arguments, *_find_names_without_effect(chosen, given_arguments, short_corpus)}
     return {name: value for name, value in chosen.items() if name not in left_out}
+
+
+def _replace_batches(recipe: Arguments, batches: Arguments) -> dict[str, object]:
+    """Return a copy of a recipe with the chosen batches, and without the arguments that a plan turns into updates.
+
+    A plan has a number of updates instead of epochs, and batches instead of the tokens of an update. Otherwise a
+    resumed run would derive these numbers again, perhaps with a different result.
+    """
+    replaced = {**recipe, **batches}
+    replaced.pop("num_train_epochs")
+    # Only some recipes have this argument.
+    replaced.pop("tokens_per_update", None)
+    return replaced
 
 
 def _find_token_limit(recipe: Arguments, given_arguments: Arguments) -> int | None:
@@ -609,14 +606,8 @@ def _fit_batches(
     """Choose batch sizes so that an update has the recipe's number of tokens, regardless of the number of processes.
 
     For example, the recipe "base" has updates of 25,000 tokens and a `max_tokens` of 3,125. If a single process trains,
-    and 10,000 tokens fit into its memory, these are the numbers of tokens on each side:
-
-    - `update_size.tokens` is 25,000, the size of an update.
-    - `update_size.most_tokens_per_batch` is 10,000, the maximum size of a batch.
-    - `longest_sentence` is at most 3,125. The chosen size of a batch is never smaller, even if memory is short.
-    - `tokens_per_batch` is 8,333, the chosen size of a batch. An update consists of 3 of them.
-    - `max_tokens` is 3,125. Training pairs with more tokens on a side are removed, even those that would fit into a
-      batch.
+    and 10,000 tokens fit into its memory, an update consists of 3 batches with a `tokens_per_batch` of 8,333, and
+    `max_tokens` stays at 3,125.
 
     The result may include arguments that the user has given or excluded. The caller removes them.
 
@@ -628,31 +619,30 @@ def _fit_batches(
         tokens_that_fit: the number of tokens on each side of a batch that fit into a device's memory.
     """
     update_size = _choose_update_size(recipe, given_arguments, tokens_that_fit)
-    given_tokens_per_batch = given_arguments.get("tokens_per_batch")
-    # `split_update` makes a batch at least as large as the longest sentence. `corpus` may have sentences above the
-    # recipe's limit, for example if the user has set a higher limit. They do not count here, because they would make
-    # every batch too large.
-    longest_sentence = min(corpus.longest_sentence, recipe["max_tokens"])
     batches = split_update(
         tokens_per_update=update_size.tokens,
         processes=processes,
         tokens_that_fit=update_size.most_tokens_per_batch,
-        longest_sentence=longest_sentence,
-        tokens_per_batch=given_tokens_per_batch,
+        # Every batch has room for the longest sentence. Sentences above the recipe's limit, which the user may have
+        # allowed, do not count, because they would make every batch too large.
+        longest_sentence=min(corpus.longest_sentence, recipe["max_tokens"]),
+        tokens_per_batch=given_arguments.get("tokens_per_batch"),
         gradient_accumulation_steps=given_arguments.get("gradient_accumulation_steps"),
     )
-
-    max_tokens = batches.tokens_per_batch
-    if not given_tokens_per_batch:
-        # A batch may be larger than the recipe's limit, because its size depends on a device's memory. The memory must
-        # not decide which pairs are too long, so the limit for a sentence is never above the recipe's limit.
-        max_tokens = min(max_tokens, recipe["max_tokens"])
     return {
         "tokens_per_batch": batches.tokens_per_batch,
-        "max_tokens": max_tokens,
+        "max_tokens": _choose_max_tokens(recipe, given_arguments, batches.tokens_per_batch),
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
         "per_device_eval_batch_size": _choose_evaluation_batch_size(recipe, corpus),
     }
+
+
+def _choose_max_tokens(recipe: Arguments, given_arguments: Arguments, tokens_per_batch: int) -> int:
+    """Return the maximum number of tokens in a source or a target of the run, which must fit into a batch."""
+    if given_arguments.get("tokens_per_batch"):
+        return tokens_per_batch
+    # The size of a batch depends on a device's memory, which must not decide which pairs are too long.
+    return min(tokens_per_batch, recipe["max_tokens"])
 
 
 def _choose_update_size(recipe: Arguments, given_arguments: Arguments, tokens_that_fit: int) -> _UpdateSize:
@@ -753,47 +743,45 @@ def _choose_steps(recipe: Arguments, updates: int) -> dict[str, int]:
 def _match_saving_with_evaluation(chosen: Arguments, given_arguments: Arguments) -> dict[str, object]:
     """Choose when a run evaluates and saves, so that it saves every model that it evaluates.
 
-    `load_best_model_at_end` requires this. Two rules apply independently of each other:
-
-    - Steps: a given `eval_steps` or `save_steps` applies to both. If neither is given, the plan's `eval_steps` applies
-      to both.
-    - Strategies: a given `eval_strategy` or `save_strategy` applies to both, except that the save strategy `"best"`
-      does not apply to evaluations. If neither is given, the plan's strategies stay.
-
-    If the user gives both values of a kind, they stay as they are. For example, if the user gives only
-    `save_strategy="epoch"`, and the plan has chosen `eval_steps=180`, the result is
-    `{"eval_steps": 180, "save_steps": 180, "eval_strategy": "epoch"}`. The steps have no effect in this case.
+    `load_best_model_at_end` requires this. The steps and the strategies are matched independently of each other. If the
+    user gives both values of a pair, they stay as they are. The result does not contain given arguments.
 
     Args:
         chosen: the arguments that the plan has chosen so far.
         given_arguments: arguments that the user has given.
-
-    Returns:
-        Values of `eval_steps` and `save_steps` and, if the user has given only one of the two strategies, of the other
-        one. Arguments that the user has given are left out.
     """
-    # The rule for steps.
-    if "eval_steps" in given_arguments:
-        steps = given_arguments["eval_steps"]
-    elif "save_steps" in given_arguments:
-        steps = given_arguments["save_steps"]
-    else:
-        steps = chosen["eval_steps"]
-    matching: dict[str, object] = {}
+    return {**_match_steps(chosen, given_arguments), **_match_strategies(given_arguments)}
+
+
+def _match_steps(chosen: Arguments, given_arguments: Arguments) -> dict[str, int | float]:
+    """Return `eval_steps` and `save_steps`, both with the same value, without those that the user has given."""
+    steps = _choose_common_steps(chosen, given_arguments)
+    matching = {}
     for name in ("eval_steps", "save_steps"):
         if name not in given_arguments:
             matching[name] = steps
+    return matching
 
-    # The rule for strategies.
+
+def _choose_common_steps(chosen: Arguments, given_arguments: Arguments) -> int | float:
+    """Return the number of steps for evaluating and saving: the given one or, if none is given, the plan's."""
+    for name in ("eval_steps", "save_steps"):
+        if name in given_arguments:
+            return given_arguments[name]
+    return chosen["eval_steps"]
+
+
+def _match_strategies(given_arguments: Arguments) -> dict[str, str]:
+    """Return the strategy that the user has not given, to match the given one; nothing if neither or both are given."""
     gives_eval_strategy = "eval_strategy" in given_arguments
     gives_save_strategy = "save_strategy" in given_arguments
     if gives_eval_strategy and not gives_save_strategy:
-        matching["save_strategy"] = given_arguments["eval_strategy"]
+        return {"save_strategy": given_arguments["eval_strategy"]}
     # "best" is not a value of `eval_strategy`. With this save strategy, the Trainer saves only when it evaluates, so
     # the plan's evaluation strategy can stay.
     if gives_save_strategy and not gives_eval_strategy and given_arguments["save_strategy"] != "best":
-        matching["eval_strategy"] = given_arguments["save_strategy"]
-    return matching
+        return {"eval_strategy": given_arguments["save_strategy"]}
+    return {}
 
 
 def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, corpus: Corpus) -> set[str]:
@@ -821,48 +809,59 @@ def _find_names_without_effect(chosen: Arguments, given_arguments: Arguments, co
 def _explain(recipe_name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
     """Explain a plan in lines of text that say what was chosen and why.
 
-    Most lines begin with their topic, as in "model: 3 + 3 layers, ...". Some lines are added only under a condition.
-    The functions `_describe_*` return a part of a line, and `_explain_recipe` returns the whole first line.
-
     Args:
         recipe_name: the name of the chosen recipe.
         settings: the chosen settings.
-        corpus: the size of the corpus and a sample of its sentence lengths. It contains all pairs, including those that
-            the run will remove because they are too long.
+        corpus: all pairs, including those that the run will remove because they are too long.
         epochs: the number of epochs of the run.
     """
     args = settings.args
-    max_tokens = settings.data.max_tokens
-    # The pairs that the run will train on. The first line describes these pairs. If they are fewer than in `corpus`,
-    # the last line states how many are missing. Everything between them reads `corpus`.
-    short_corpus = corpus.drop_pairs_over(max_tokens)
-    lines = [_explain_recipe(recipe_name, short_corpus)]
-    # Without a GPU, a smaller recipe may have been chosen than the one for this number of pairs. As in
-    # `_choose_arguments`, a source with several targets counts once.
-    sources = corpus.training_pairs // _count_targets_per_source(settings)
-    recipe_for_gpu = choose_recipe(sources, has_gpu=True)
-    if recipe_for_gpu != recipe_name:
-        lines.append(
-            f"{recipe_for_gpu}, the recipe for this number of pairs, needs a GPU; --config {recipe_for_gpu} selects it "
-            "on a CPU nevertheless"
-        )
+    # Only the first and the last line take into account that the run removes long pairs.
+    short_corpus = corpus.drop_pairs_over(settings.data.max_tokens)
     evaluation_frequency = _describe_frequency(args.eval_strategy, args.eval_steps)
     save_frequency = _describe_frequency(args.save_strategy, args.save_steps)
-    lines.append(f"model: {_describe_model(settings)}")
-    lines.append(f"vocabulary: {_describe_vocabulary(recipe_name, settings.model)}")
-    lines.append(f"update: {_describe_update(args)}; {epochs:,.1f} epochs{_describe_r_drop(args)}")
-    lines.append(f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates")
-    lines.append(f"evaluation: {evaluation_frequency}, of {corpus.validation_pairs:,} pairs")
-    lines.append(f"weights: {_describe_weights(settings)}; a checkpoint {save_frequency}")
+    return [
+        _explain_recipe(recipe_name, short_corpus),
+        *_explain_missing_gpu(recipe_name, settings, corpus.training_pairs),
+        f"model: {_describe_model(settings)}",
+        f"vocabulary: {_describe_vocabulary(recipe_name, settings.model)}",
+        f"update: {_describe_update(args)}; {epochs:,.1f} epochs{_describe_r_drop(args)}",
+        f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
+        f"evaluation: {evaluation_frequency}, of {corpus.validation_pairs:,} pairs",
+        f"weights: {_describe_weights(settings)}; a checkpoint {save_frequency}",
+        *_explain_choices_by_bleu(settings, corpus.validation_pairs),
+        *_explain_removed_pairs(corpus.training_pairs, short_corpus.training_pairs, settings.data.max_tokens),
+    ]
+
+
+def _explain_missing_gpu(recipe_name: str, settings: Settings, training_pairs: int) -> list[str]:
+    """Return a line about the recipe that a GPU would allow; no line if it is the chosen one."""
+    recipe_for_gpu = _choose_recipe_for_run(settings, training_pairs, has_gpu=True)
+    if recipe_for_gpu == recipe_name:
+        return []
+    return [
+        f"{recipe_for_gpu}, the recipe for this number of pairs, needs a GPU; --config {recipe_for_gpu} selects it "
+        "on a CPU nevertheless"
+    ]
+
+
+def _explain_choices_by_bleu(settings: Settings, validation_pairs: int) -> list[str]:
+    """Return a line for each choice that the run makes after the training by BLEU on the validation pairs."""
+    lines = []
     if settings.output.keep_better:
         lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
     if settings.evaluation.choose_search:
-        pairs = min(corpus.validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
+        pairs = min(validation_pairs, PAIRS_TO_CHOOSE_SEARCH)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
-    removed_pairs = corpus.training_pairs - short_corpus.training_pairs
-    if removed_pairs:
-        lines.append(f"removed: about {removed_pairs:,} pairs of more than {max_tokens:,} tokens on a side")
     return lines
+
+
+def _explain_removed_pairs(all_pairs: int, remaining_pairs: int, max_tokens: int | None) -> list[str]:
+    """Return a line about the pairs that the run removes because they are too long; no line if there are none."""
+    removed_pairs = all_pairs - remaining_pairs
+    if removed_pairs == 0:
+        return []
+    return [f"removed: about {removed_pairs:,} pairs of more than {max_tokens:,} tokens on a side"]
 
 
 def _explain_recipe(recipe_name: str, corpus: Corpus) -> str:

@@ -62,16 +62,14 @@ def push(settings: Settings, updates: int, scores: Scores | None) -> None:
 
     Args:
         settings: the run's settings, which contain the name of the repository.
-        updates: the number of updates. The commit message contains it.
-        scores: the scores on the test pairs, or None without test pairs. The commit message contains the BLEU.
+        updates: the number of updates, for the commit message.
+        scores: the scores on the test pairs, for the commit message, or None without test pairs.
 
     Raises RunStoppedError if the push fails. Its message contains a command that pushes the folder later.
     """
     args = settings.args
     repository = str(args.hub_model_id)
-    message = f"Train for {updates:,} updates"
-    if scores is not None:
-        message += f": BLEU {scores['bleu']:.2f}"
+    message = _write_commit_message(updates, scores)
     try:
         url = push_run(
             settings.output_folder, repository, message=message, token=args.hub_token, revision=args.hub_revision
@@ -82,6 +80,14 @@ def push(settings: Settings, updates: int, scores: Scores | None) -> None:
             f"{args.output_dir}; push it later with: {_upload_command(settings)}"
         ) from error
     logger.info("the model is pushed to %s: %s", repository, url)
+
+
+def _write_commit_message(updates: int, scores: Scores | None) -> str:
+    """Return the message of the commit that pushes a model: the number of updates and, if it is known, the BLEU."""
+    message = f"Train for {updates:,} updates"
+    if scores is None:
+        return message
+    return f"{message}: BLEU {scores['bleu']:.2f}"
 
 
 def _upload_command(settings: Settings) -> str:

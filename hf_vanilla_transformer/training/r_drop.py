@@ -89,6 +89,13 @@ class _ComparedPasses(NamedTuple):
     divergences: torch.Tensor
 
 
+def _choose_tokens_per_chunk(device: torch.device) -> int:
+    """Return how many tokens a chunk has, so that it fits into a CPU's cache, or takes little of a GPU's memory."""
+    if device.type == "cpu":
+        return _TOKENS_PER_CHUNK_ON_CPUS
+    return _TOKENS_PER_CHUNK_ON_GPUS
+
+
 def _compute_loss_of_chunk(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
 ) -> _LossOfChunk:
@@ -105,25 +112,34 @@ def _compute_loss_of_chunk(
     label_indices = labels.expand(2, -1)[..., None]
     # (2, tokens)
     label_log_probabilities = log_probabilities.gather(-1, label_indices)[..., 0]
-
-    # CE_1 + CE_2, summed over the tokens. A cross-entropy is the sum of -t * log(p) over the vocabulary. The smoothed
-    # target t is `everywhere` for all tokens of the vocabulary, and larger by `added_at_label` at the label. Therefore:
-    # CE = -added_at_label * log(p at the label) - everywhere * (sum of log(p) over the vocabulary).
-    vocabulary_size = logits.shape[-1]
-    target = _SmoothedTarget(everywhere=label_smoothing / vocabulary_size, added_at_label=1 - label_smoothing)
     log_likelihood = label_log_probabilities.sum()
-    cross_entropies = -target.added_at_label * log_likelihood - target.everywhere * log_probabilities.sum()
+    target = _SmoothedTarget(everywhere=label_smoothing / logits.shape[-1], added_at_label=1 - label_smoothing)
 
-    # (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2
+    cross_entropies = _sum_cross_entropies(log_probabilities, log_likelihood, target)
     compared = _compare_passes(log_probabilities)
     loss = (cross_entropies + weight * compared.divergences.sum() / 2) / 2
-
     sums = _sum_metrics(log_probabilities, label_log_probabilities, log_likelihood)
 
     # Memory bandwidth limits the speed here, so the gradient overwrites the log-probabilities. This must come last,
     # because the lines above read them. None of the results above shares their memory.
     gradient = _compute_gradient(compared, label_indices, weight, target, out=log_probabilities)
     return _LossOfChunk(loss, gradient, sums)
+
+
+def _sum_cross_entropies(
+    log_probabilities: torch.Tensor, log_likelihood: torch.Tensor, target: _SmoothedTarget
+) -> torch.Tensor:
+    """Return CE_1 + CE_2, summed over the tokens, a scalar.
+
+    A cross-entropy is the sum of -t * log(p) over the vocabulary. The smoothed target t is `everywhere` for all tokens
+    of the vocabulary, and larger by `added_at_label` at the label.
+
+    Args:
+        log_probabilities (`torch.Tensor` of shape `(2, tokens, vocabulary)`): the log-probabilities of both passes.
+        log_likelihood (`torch.Tensor`): the sum of the log-probabilities of the labels, a scalar.
+        target: the smoothed target.
+    """
+    return -target.added_at_label * log_likelihood - target.everywhere * log_probabilities.sum()
 
 
 def _sum_metrics(
@@ -187,52 +203,42 @@ def _compute_gradient(
 
         p * (0.5 + w - w * KL(p||q) + w * log(p / q)) - w * q - t / 2
 
-    The code computes the terms of this formula in a different order, and overwrites `out` step by step to save memory
-    and time. Two properties help to check a change: the gradient of each token sums to 0 over the vocabulary, and if
-    both passes are equal, it is (p - t) / 2.
+    Two properties help to check a change: the gradient of each token sums to 0 over the vocabulary, and if both passes
+    are equal, it is (p - t) / 2.
 
     Args:
         compared: the probabilities of both passes, and how much they differ.
         label_indices (`torch.LongTensor` of shape `(2, tokens, 1)`): the labels, once for each pass.
         weight: see [`r_drop_loss`].
         target: the target of the cross-entropies.
-        out (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten.
-
-    Returns:
-        `torch.Tensor` of shape `(2, tokens, vocabulary)`: the tensor `out`, which now contains the gradient.
+        out (`torch.Tensor` of shape `(2, tokens, vocabulary)`): is overwritten, and returned. Its memory must be
+            separate from that of `compared`.
     """
-    gradient = out
     w = weight / 4
-    # 0.5 + w - w * KL(p||q), for both passes: (2, tokens, 1)
-    factors_of_tokens = 0.5 + w - w * compared.divergences[..., None]
+    factors_of_p = _compute_factors_of_probabilities(compared, w, out=out)
     # -t / 2 for all tokens of the vocabulary except the label, a scalar.
-    negative_half_target = gradient.new_tensor(-target.everywhere / 2)
-    for this_pass, other_pass in ((0, 1), (1, 0)):
-        p = compared.probabilities[this_pass]
-        q = compared.probabilities[other_pass]
-        # `log_ratios` is log(p_1 / p_2) for both passes. In the second pass, p is p_2 and q is p_1, so that log(p / q)
-        # is the negative of `log_ratios`. With this sign, weight_of_ratios * log_ratios is w * log(p / q) in both
-        # passes.
-        weight_of_ratios = w if this_pass == 0 else -w
-        # A view, (tokens, vocabulary), so writing into it writes into `gradient`. The three steps below replace its
-        # content each time. Without `out=`, they would be:
-        #     factor = factors_of_tokens[this_pass] + weight_of_ratios * compared.log_ratios
-        #     gradient_of_pass = negative_half_target + factor * p
-        #     gradient_of_pass = gradient_of_pass - w * q
-        # Step 2 reads the factor from the view and overwrites it. This is safe, because each element of the result
-        # needs only the same element of the factor. The tensors `p`, `q` and `log_ratios` have separate memory.
-        gradient_of_pass = gradient[this_pass]
-        # 1. The factor of p in the formula: 0.5 + w - w * KL(p||q) + w * log(p / q). The first three terms,
-        #    (tokens, 1), are the same for the whole vocabulary.
-        torch.add(factors_of_tokens[this_pass], compared.log_ratios, alpha=weight_of_ratios, out=gradient_of_pass)
-        # 2. -t / 2 + factor * p
-        torch.addcmul(negative_half_target, gradient_of_pass, p, out=gradient_of_pass)
-        # 3. -t / 2 + factor * p - w * q
-        gradient_of_pass.sub_(q, alpha=w)
-    # At the labels, t is larger by `added_at_label`, which the loop has left out.
+    negative_half_target = out.new_tensor(-target.everywhere / 2)
+    # -t / 2 + factor * p. Each element needs only the same element of the factors, so it may overwrite them.
+    gradient = torch.addcmul(negative_half_target, factors_of_p, compared.probabilities, out=out)
+    # - w * q, where q is the other pass.
+    gradient[0].sub_(compared.probabilities[1], alpha=w)
+    gradient[1].sub_(compared.probabilities[0], alpha=w)
+    # At the labels, t is larger by `added_at_label`.
     missing_at_labels = gradient.new_full(label_indices.shape, -target.added_at_label / 2)
-    gradient.scatter_add_(-1, label_indices, missing_at_labels)
-    return gradient
+    return gradient.scatter_add_(-1, label_indices, missing_at_labels)
+
+
+def _compute_factors_of_probabilities(compared: _ComparedPasses, w: float, *, out: torch.Tensor) -> torch.Tensor:
+    """Write the factor of p in the formula of `_compute_gradient` to `out`, for both passes, and return it.
+
+    The factor is 0.5 + w - w * KL(p||q) + w * log(p / q). Its shape is `(2, tokens, vocabulary)`.
+    """
+    # 0.5 + w - w * KL(p||q), which is the same for the whole vocabulary: (2, tokens, 1)
+    factors_of_tokens = 0.5 + w - w * compared.divergences[..., None]
+    # `log_ratios` is log(p_1 / p_2). In the second pass, log(p / q) is its negative.
+    torch.add(factors_of_tokens[0], compared.log_ratios, alpha=w, out=out[0])
+    torch.add(factors_of_tokens[1], compared.log_ratios, alpha=-w, out=out[1])
+    return out
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -265,16 +271,11 @@ class _ChunkedLoss(torch.autograd.Function):
         sums = loss.new_zeros(3)
         # Tokens without a target keep a gradient of zero, (2, tokens, vocabulary).
         gradient = torch.zeros_like(logits)
-        # The intermediate results of a chunk should fit into a CPU's cache, or take little of a GPU's memory.
-        tokens_per_chunk = _TOKENS_PER_CHUNK_ON_GPUS
-        if logits.device.type == "cpu":
-            tokens_per_chunk = _TOKENS_PER_CHUNK_ON_CPUS
-        for positions in target_positions.split(tokens_per_chunk):
+        for positions in target_positions.split(_choose_tokens_per_chunk(logits.device)):
             # (2, chunk's tokens, vocabulary)
             chunk_logits = logits[:, positions].to(loss_dtype)
-            # `positions` selects only tokens with a target, so no label is -100. The batch's loss is the sum of the
-            # losses of its chunks, so the gradient of a chunk's loss is this chunk's part of the batch's gradient.
             chunk = _compute_loss_of_chunk(chunk_logits, labels[positions], weight, label_smoothing)
+            # The batch's loss is the sum over the chunks, so this is the chunk's part of the batch's gradient.
             gradient.index_copy_(1, positions, chunk.gradient.to(gradient.dtype))
             loss += chunk.loss
             sums += chunk.sums
@@ -359,10 +360,9 @@ class RDropTrainer(TokenMetricsTrainer):
         labels, _repeated_labels = doubled_labels.chunk(2)
         logits = outputs["logits"]
         check_labels(labels, logits.shape[-1])
-        # The two halves of the batch become the two passes: (2, sentences * length, vocabulary).
+        # The halves of the batch become the two passes: (2, sentences * length, vocabulary).
         logits_of_passes = logits.view(2, labels.numel(), -1)
-        unwrapped_model = self.accelerator.unwrap_model(self.model)
-        label_smoothing = unwrapped_model.config.label_smoothing
+        label_smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
         loss, sums_of_both_passes = r_drop_loss(logits_of_passes, labels.flatten(), self.r_drop_alpha, label_smoothing)
         # The mean of both passes, so that the log counts every target token once.
         outputs["token_sums"] = sums_of_both_passes / 2

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..data.pair_arguments import resolve_side
+from ..data.pair_arguments import Side, resolve_side
 
 
 # Maps an argument that a user may give to recipe arguments with other names that would contradict it.
@@ -20,27 +20,35 @@ _SUPERSEDED_ARGUMENTS = {
 def override_recipe(recipe: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's arguments, overridden by the arguments that the user has given.
 
-    A given argument also removes recipe arguments that would contradict it:
-
-    - If the user gives a number of epochs, the recipe's number of updates is removed.
-    - If the user gives text files whose names do not end in languages, the recipe's languages are removed; see
-      [`resolve_side`].
-    - `_SUPERSEDED_ARGUMENTS` lists the other cases.
+    A given argument also removes recipe arguments that would contradict it. For example, a given number of epochs
+    removes the recipe's number of updates.
     """
-    removed_names: set[str] = set()
-    for argument, superseded_names in _SUPERSEDED_ARGUMENTS.items():
-        if arguments.get(argument):
-            removed_names.update(superseded_names)
-    # `resolve_side` decides whether the recipe's languages apply to the given pairs. Its `declared_language` is the
-    # language that the user gives, or else the recipe's language if it applies, or else None. In the last case, the
-    # recipe's language must not be used, so it is removed here. For example, the recipe has the source language "en"
-    # and names no files, but the user gives the files a.txt and b.txt, which may be in any language. If the recipe has
-    # no language, nothing is removed.
-    if resolve_side("source", arguments, recipe).declared_language is None:
-        removed_names.add("source_lang")
-    if resolve_side("target", arguments, recipe).declared_language is None:
-        removed_names.add("target_lang")
-
+    removed_names = _find_superseded(arguments) | _find_languages_of_other_pairs(recipe, arguments)
     merged_arguments = {name: value for name, value in recipe.items() if name not in removed_names}
     merged_arguments.update(arguments)
     return merged_arguments
+
+
+def _find_superseded(arguments: Mapping[str, Any]) -> set[str]:
+    """Return the names of the recipe arguments that given arguments supersede."""
+    superseded: set[str] = set()
+    for argument, superseded_names in _SUPERSEDED_ARGUMENTS.items():
+        if arguments.get(argument):
+            superseded.update(superseded_names)
+    return superseded
+
+
+def _find_languages_of_other_pairs(recipe: Mapping[str, Any], arguments: Mapping[str, Any]) -> set[str]:
+    """Return the names of the language arguments of a recipe that do not apply to the pairs that the user gives.
+
+    For example, a recipe has the source language "en", but the user gives the files a.txt and b.txt, which may be in
+    any language. [`resolve_side`] decides whether a language applies.
+    """
+    sides: tuple[Side, ...] = ("source", "target")
+    names: set[str] = set()
+    for side in sides:
+        # The language that the user gives, or else the recipe's language if it applies, or else None.
+        declared_language = resolve_side(side, arguments, recipe).declared_language
+        if declared_language is None:
+            names.add(f"{side}_lang")
+    return names

@@ -58,14 +58,13 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        # The labels, (sentences, length). They are read before the Trainer's method is called, because it may remove
-        # them from the batch. They are None if the batch has none.
+        # The Trainer's method may remove the labels, (sentences, length), from the batch, so they are read before.
         labels = inputs.get("labels")
         start_time = time.monotonic()
-        # If nothing needs the logits, this adds `skip_logits=True`, so that the model returns token sums instead.
+        # If nothing needs the logits, the model returns token sums instead.
         model_inputs = with_skip_logits(self, model, inputs, return_outputs)
-        # The metrics need the outputs, so the Trainer is always asked to return them, too: `True` is the value of
-        # `return_outputs`. It is given by position, because `args` has the arguments that follow it.
+        # `True` is the value of `return_outputs`, because the metrics need the outputs. It is given by position,
+        # because `args` has the arguments that follow it.
         loss, outputs = super().compute_loss(model, model_inputs, True, *args, **kwargs)
         if labels is not None:
             sums = _get_token_sums(outputs, labels)
@@ -132,33 +131,24 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """Run the Trainer's evaluation loop, count every sentence exactly once, and add the token metrics.
 
-        The Trainer's loop and this class exchange values through two attributes, which are set before the loop:
-
-        - `self.gather_function`: the loop calls it to gather the losses, predictions and labels of all processes.
-        - `self._evaluation_sums`: for each batch, the loop calls `self.prediction_step`, which appends to this list.
-          After the loop, this method reads the list.
+        The Trainer's loop gathers the losses, predictions and labels of all processes with `self.gather_function`, and
+        calls `self.prediction_step` for each batch.
         """
         # With several processes, accelerate fills the last batch with sentences of the first batch. Seq2SeqTrainer
-        # gathers the results with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice. It
-        # sets `gather` anew before each loop, so it must be replaced here each time.
+        # gathers with `gather`, which keeps these repetitions, so BLEU and chrF would count them twice. It sets
+        # `gather` anew before each loop, so it must be replaced here each time.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        # The list begins empty for each evaluation. `prediction_step` appends the sums, (3,), of each batch with
-        # labels.
+        # `prediction_step` appends the sums, (3,), of each batch with labels.
         self._evaluation_sums: list[torch.Tensor] = []
-        # The Trainer prepends the prefix to the names of its metrics.
-        kwargs["metric_key_prefix"] = metric_key_prefix
-        output = super().evaluation_loop(*args, **kwargs)
-        # The call above has filled `self._evaluation_sums` with the sums of all batches.
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         if not self._evaluation_sums:
             # No batch had labels, so there is nothing to measure.
             return output
         sums_of_all_batches = torch.stack(self._evaluation_sums).sum(dim=0)
-        metrics = dict(output.metrics or {})
-        for name, value in _compute_token_metrics(sums_of_all_batches).items():
-            metrics[f"{metric_key_prefix}_{name}"] = value
-        return output._replace(metrics=metrics)
+        token_metrics = _prefix_names(_compute_token_metrics(sums_of_all_batches), metric_key_prefix)
+        return output._replace(metrics={**(output.metrics or {}), **token_metrics})
 
     # The two base classes declare different types for the loss, the first item of the result.
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -268,6 +258,11 @@ def _compute_token_metrics(sums: torch.Tensor) -> dict[str, float]:
         "perplexity": loss.exp().item(),
         "token_accuracy": (100 * correct / tokens).item(),
     }
+
+
+def _prefix_names(metrics: dict[str, float], prefix: str) -> dict[str, float]:
+    """Return metrics with a prefix before their names, as in `eval_loss`."""
+    return {f"{prefix}_{name}": metric for name, metric in metrics.items()}
 
 
 def _to_float64(sums: torch.Tensor) -> torch.Tensor:

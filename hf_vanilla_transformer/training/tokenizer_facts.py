@@ -86,13 +86,15 @@ def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
     """
     translated_count = 0
     for batch in pairs.select_columns(["source", "target"]).iter(batch_size=_ROWS_AT_A_TIME):
-        # `text` is the source without the target language code.
-        sources = [codes.read(source).text for source in batch["source"]]
-        for source, target in zip(sources, batch["target"], strict=True):
-            if has_letters(source):
-                continue
-            is_copied = source.strip() == target.strip()
-            has_blank_side = is_blank(source) or is_blank(target)
-            if not is_copied and not has_blank_side:
+        for source, target in zip(batch["source"], batch["target"], strict=True):
+            source_without_code = codes.read(source).text
+            if _is_translated_letterless(source_without_code, target):
                 translated_count += 1
     return translated_count / len(pairs)
+
+
+def _is_translated_letterless(source: str, target: str) -> bool:
+    """Return True if a source has no letters, its target is different, and neither of them is blank."""
+    if has_letters(source) or is_blank(source) or is_blank(target):
+        return False
+    return source.strip() != target.strip()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from datasets import DatasetDict
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
@@ -57,30 +58,34 @@ class TrainingFacts:
 
     def rows(self) -> dict[str, object]:
         """Return the rows of the table, as a dict from row labels to values. The table has the same order."""
-        rows: dict[str, object] = {"data": self.data}
-        rows.update(self.distillation)
-        rows.update(self.arguments)
-        if self.adam is not None:
-            rows["beta_1, beta_2, epsilon"] = self.adam
-        rows["optimizer"] = self.optimizer
-        rows["precision"] = self.precision
-        if self.best_weights is not None:
-            # A run has either this text or `averaged_weights`, which comes below.
-            rows["weights"] = self.best_weights
-        rows["pairs"] = f"{self.pairs:,}"
-        rows["updates"] = f"{self.updates:,}"
-        rows["seconds"] = round(self.seconds)
+        r_drop = None
         if self.r_drop_alpha:
-            rows["R-Drop"] = f"weight {self.r_drop_alpha:g}"
-        if self.averaged_weights is not None:
-            rows["weights"] = self.averaged_weights
-        if self.validation_bleu is not None:
-            rows["validation BLEU"] = self.validation_bleu
-        if self.search is not None:
-            rows["search"] = self.search
-        if self.int8 is not None:
-            rows["int8"] = self.int8
-        return rows
+            r_drop = f"weight {self.r_drop_alpha:g}"
+        return {
+            "data": self.data,
+            **self.distillation,
+            **self.arguments,
+            **_make_optional_row("beta_1, beta_2, epsilon", self.adam),
+            "optimizer": self.optimizer,
+            "precision": self.precision,
+            # A run has either this text or `averaged_weights`, which comes below.
+            **_make_optional_row("weights", self.best_weights),
+            "pairs": f"{self.pairs:,}",
+            "updates": f"{self.updates:,}",
+            "seconds": round(self.seconds),
+            **_make_optional_row("R-Drop", r_drop),
+            **_make_optional_row("weights", self.averaged_weights),
+            **_make_optional_row("validation BLEU", self.validation_bleu),
+            **_make_optional_row("search", self.search),
+            **_make_optional_row("int8", self.int8),
+        }
+
+
+def _make_optional_row(label: str, text: str | None) -> dict[str, str]:
+    """Return a dict with a single row of the table; an empty dict if there is no text."""
+    if text is None:
+        return {}
+    return {label: text}
 
 
 def describe_adam(trainer: Seq2SeqTrainer) -> str | None:
@@ -135,38 +140,48 @@ def describe_trained_model(
         tokenizer: the model's tokenizer.
         scores: the scores on the test pairs, or None if there are none.
     """
-    output = settings.output_folder
-    tokenizer_config = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
-    # Where the card's example loads the model from.
-    location: str | None
-    revision: str | None
-    if settings.args.push_to_hub:
-        location = settings.args.hub_model_id
-        revision = settings.args.hub_revision
-    else:
-        location = location_of(output)
-        # A local folder has no revisions.
-        revision = None
-    # The facts that follow from the settings, and the scores: the title, the data set and its configuration, the
-    # languages, the base model and the license. The other six fields of `About` still have their defaults, and get
-    # their values below.
+    tokenizer_class = _read_tokenizer_class(settings.output_folder)
+    source_of_model = _find_source_of_model(settings)
     about_run = describe_run_for_card(settings, scores)
-    # The default of this field, an invented sentence.
-    example_source = about_run.example_source
-    if settings.data.dataset_name == BUILT_IN:
-        # Only for the built-in data, a training sentence replaces the default. Other data may be private.
-        first_pair = pairs["train"][0]
-        example_source = first_pair["source"]
     return replace(
         about_run,
         data=settings.data.describe("train"),
-        tokenizer_class=tokenizer_config.get("tokenizer_class"),
-        location=location,
-        revision=revision,
-        example_source=example_source,
-        # If the model has several target languages, the example must begin with the code of one, such as `>>fr<<`.
+        tokenizer_class=tokenizer_class,
+        location=source_of_model.location,
+        revision=source_of_model.revision,
+        # The default is an invented sentence.
+        example_source=_choose_example_source(settings, pairs, default=about_run.example_source),
         target_code=_choose_example_code(tokenizer),
     )
+
+
+class _SourceOfModel(NamedTuple):
+    """Where the card's example loads the model from: a Hub repository with a revision, or a local folder."""
+
+    location: str | None
+    revision: str | None
+
+
+def _read_tokenizer_class(output: Path) -> str | None:
+    """Return the class of the tokenizer in a model's folder, or None if the folder does not name it."""
+    tokenizer_config = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8"))
+    return tokenizer_config.get("tokenizer_class")
+
+
+def _find_source_of_model(settings: Settings) -> _SourceOfModel:
+    """Return the Hub repository that the run pushes to, or the output folder if the run does not push."""
+    if settings.args.push_to_hub:
+        return _SourceOfModel(settings.args.hub_model_id, settings.args.hub_revision)
+    return _SourceOfModel(location_of(settings.output_folder), revision=None)
+
+
+def _choose_example_source(settings: Settings, pairs: DatasetDict, default: str) -> str:
+    """Return the source of the card's example: a training sentence of the built-in data, and otherwise the default."""
+    if settings.data.dataset_name != BUILT_IN:
+        # Other data may be private.
+        return default
+    first_pair = pairs["train"][0]
+    return first_pair["source"]
 
 
 def _choose_example_code(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -197,15 +212,21 @@ def save_card(
             compared them.
     """
     card = fill_model_card(about, model.config, model.num_parameters(), facts.rows())
-    scores: dict[str, object] = {}
-    if about.scores is not None:
-        scores.update(about.scores)
-    if validation_scores is not None:
-        scores["validation"] = validation_scores
+    scores = _join_scores(about.scores, validation_scores)
     with staged(output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def _join_scores(test_scores: Scores | None, validation_scores: Mapping[str, object] | None) -> dict[str, object]:
+    """Return the content of `scores.json`: the test scores, and the validation scores below "validation"."""
+    scores: dict[str, object] = {}
+    if test_scores is not None:
+        scores.update(test_scores)
+    if validation_scores is not None:
+        scores["validation"] = validation_scores
+    return scores
 
 
 def save_int8_card(output: Path, about: About, scores: Scores | None, parameters: int, facts: TrainingFacts) -> None:

@@ -356,6 +356,16 @@ class LogExamples(TrainerCallback):
 
         `translate()` is unsuitable, because it runs in inference mode, whose tensors cannot be used in training.
         """
+        # With `verbose=False`, the tokenizer does not warn about long sentences.
+        ids = self.tokenizer(self._read_sources_with_codes(), verbose=False).input_ids
+        inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
+        # `PreTrainedModel` has this method only if the model can generate.
+        generate: Any = model.generate
+        output_ids = generate(**inputs, **_read_search_options(args))
+        return self.tokenizer.batch_decode(output_ids, skip_special_tokens=True)
+
+    def _read_sources_with_codes(self) -> list[str]:
+        """Return the sources of the examples, with a target language code if the model has such codes."""
         codes = TargetCodes(self.tokenizer)
         sources = []
         for source in self.examples["source"]:
@@ -364,16 +374,14 @@ class LogExamples(TrainerCallback):
                 sources.append(source)
             else:
                 sources.append(codes.put_before(source))
-        # With `verbose=False`, the tokenizer does not warn about long sentences.
-        ids = self.tokenizer(sources, verbose=False).input_ids
-        inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
+        return sources
 
-        options: dict[str, Any] = {}
-        if args.generation_num_beams is not None:
-            options["num_beams"] = args.generation_num_beams
-        if args.generation_max_length is not None:
-            options["max_length"] = args.generation_max_length
-        # `PreTrainedModel` has this method only if the model can generate.
-        generate: Any = model.generate
-        output_ids = generate(**inputs, **options)
-        return self.tokenizer.batch_decode(output_ids, skip_special_tokens=True)
+
+def _read_search_options(args: Seq2SeqTrainingArguments) -> dict[str, int]:
+    """Return the keyword arguments of `generate()` that follow from the search settings of the evaluation."""
+    options = {}
+    if args.generation_num_beams is not None:
+        options["num_beams"] = args.generation_num_beams
+    if args.generation_max_length is not None:
+        options["max_length"] = args.generation_max_length
+    return options

@@ -33,30 +33,48 @@ def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) ->
 
 
 def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
-    """Sample and clean the training pairs, and hold out some of them for validation. Log how many pairs are affected.
+    """Sample and clean the training pairs, and hold out some for validation, as far as the arguments ask for it.
 
-    The arguments determine which of these steps are taken. Cleaning also removes validation pairs with long lines.
-    Raises InputError if no training pairs or no validation pairs would remain, or if the arguments ask to hold out
-    pairs although there are validation pairs.
+    Returns a copy. Cleaning also removes validation pairs with long lines. Raises InputError if no training pairs or no
+    validation pairs would remain, or if pairs are to be held out although there are validation pairs.
     """
+    _check_is_not_held_out_twice(pairs, data_args)
+
+    prepared = DatasetDict(pairs)
+    # The sample comes first, so that only its pairs have to be cleaned.
+    if data_args.max_train_samples is not None:
+        prepared = _sample_training_pairs(prepared, data_args.max_train_samples)
+    if data_args.clean:
+        prepared = _clean_splits(prepared, data_args)
+    # Pairs are held out after cleaning, so that the validation pairs are clean, too.
+    if data_args.validation_size is not None:
+        prepared = _hold_out_validation_pairs(prepared, data_args.validation_size)
+    return prepared
+
+
+def _check_is_not_held_out_twice(pairs: DatasetDict, data_args: TrainingDataArguments) -> None:
+    """Raise InputError if pairs are to be held out for validation although there are validation pairs."""
     validation_size = data_args.validation_size
     if validation_size is not None and "validation" in pairs:
         raise InputError(
             f"validation_size is {validation_size}, but validation pairs are given; leave out one of the two."
         )
 
-    # The sample is taken before cleaning, so that only its pairs have to be cleaned. Pairs are held out after cleaning,
-    # so that the validation pairs are clean, too. `prepared` is a copy, so `pairs` is not changed.
-    prepared = DatasetDict(pairs)
-    if data_args.max_train_samples is not None:
-        rows = pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
-        prepared["train"] = pairs["train"].select(rows)
-    if data_args.clean:
-        prepared = _clean_splits(prepared, data_args)
-    if validation_size is not None:
-        prepared["train"], prepared["validation"] = hold_out(prepared["train"], validation_size)
-        logger.info(f"held out {len(prepared['validation']):,} training pairs for validation")
-    return prepared
+
+def _sample_training_pairs(pairs: DatasetDict, max_train_samples: int) -> DatasetDict:
+    """Return a copy with at most `max_train_samples` evenly spaced training pairs."""
+    sampled = DatasetDict(pairs)
+    rows = pick_evenly_spaced_rows(len(pairs["train"]), max_train_samples)
+    sampled["train"] = pairs["train"].select(rows)
+    return sampled
+
+
+def _hold_out_validation_pairs(pairs: DatasetDict, validation_size: int) -> DatasetDict:
+    """Return a copy in which some of the training pairs are validation pairs. Log their number."""
+    divided = DatasetDict(pairs)
+    divided["train"], divided["validation"] = hold_out(pairs["train"], validation_size)
+    logger.info(f"held out {len(divided['validation']):,} training pairs for validation")
+    return divided
 
 
 def _clean_splits(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
@@ -78,28 +96,31 @@ def _clean_splits(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
 
 
 def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
-    """Raise InputError if a run needs validation pairs but has none.
-
-    A run needs validation pairs to evaluate the model during training, and to choose weights or search settings by BLEU
-    after training.
-    """
+    """Raise InputError if a run needs validation pairs but has none."""
     if "validation" in pairs:
         return
-    # Find an argument that makes the run need validation pairs, because the error message names it.
-    eval_strategy = IntervalStrategy(settings.args.eval_strategy).value
-    if eval_strategy != "no":
-        argument = f"eval_strategy is {eval_strategy}"
-    elif settings.output.keep_better:
-        argument = "keep_better is True"
-    elif settings.evaluation.choose_search:
-        argument = "choose_search is True"
-    else:
-        # Nothing in this run needs validation pairs.
+    reason = _find_reason_for_validation(settings)
+    if reason is None:
         return
     raise InputError(
-        f"{argument}, but the data has no validation pairs, only {', '.join(pairs)}; give --validation_file or "
+        f"{reason}, but the data has no validation pairs, only {', '.join(pairs)}; give --validation_file or "
         "--validation_size, or leave it out."
     )
+
+
+def _find_reason_for_validation(settings: Settings) -> str | None:
+    """Return a text about an argument that makes a run need validation pairs, or None if the run needs none.
+
+    Validation pairs are needed to evaluate during training, and to choose weights or search settings by BLEU afterward.
+    """
+    eval_strategy = IntervalStrategy(settings.args.eval_strategy).value
+    if eval_strategy != "no":
+        return f"eval_strategy is {eval_strategy}"
+    if settings.output.keep_better:
+        return "keep_better is True"
+    if settings.evaluation.choose_search:
+        return "choose_search is True"
+    return None
 
 
 def tokenize(settings: Settings, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> DatasetDict:

@@ -7,6 +7,7 @@ batches differs, and the loss does not depend on the split.
 import math
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from accelerate.utils import gather_object
@@ -55,14 +56,8 @@ class TrainingMemory:
     ) -> "TrainingMemory":
         """Estimate the memory that training a model needs.
 
-        Korthikanti et al. 2022 count 34 bytes of 16-bit activations per token and channel of a layer with
-        d_ff = 4 d_model. A decoder layer needs 1.5 times as much, because it has a second attention. With 25,000 tokens
-        on each side, this gives 9.7 GB for base and 18.6 GB for big. The measured peaks on large GPUs were 9.4 GB and
-        18.9 GB.
-
-        The estimate does not read `config.d_ff`. It counts too many activations for models with a smaller d_ff than
-        4 d_model, and too few for models with a larger one. All fields of the result are in bytes, including
-        `logits_per_token` and `most_logits`.
+        With 25,000 tokens on each side, the estimate is 9.7 GB for base and 18.6 GB for big. The measured peaks on
+        large GPUs were 9.4 GB and 18.9 GB.
 
         Args:
             model: the model to train. Its weights may be on the meta device.
@@ -70,42 +65,18 @@ class TrainingMemory:
             memory: the device's memory, or None if it is unknown.
             in_16_bits: True if training uses bfloat16 or float16 autocast, and False if it uses float32.
         """
-        config = model.config
-        # A weight, its gradient and its two moments take 4 bytes each.
-        bytes_per_parameter = 16
-        if args.world_size > 1:
-            # DDP keeps a second copy of the gradients.
-            bytes_per_parameter += 4
-
+        loss = _LossMemory.of_run(args, memory)
         bytes_per_value = 2 if in_16_bits else 4
-        # 34 bytes of 16-bit activations are 17 values, provided that d_ff is 4 d_model. A decoder layer counts as 1.5
-        # layers.
-        values_per_token = 17 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-        # The maximum memory of all logits in bytes, or infinity if there is no maximum.
-        most_logits: float
-        if args.r_drop_alpha:
-            # R-Drop reads each batch twice, so that a token has the activations and the logits of two passes.
-            passes = 2
-            # The loss needs all logits at once. The three tensors are the logits, their gradient and a copy.
-            logit_tensors = 3
-            most_logits = math.inf
-        else:
-            passes = 1
-            # The two tensors are the logits, which their gradient overwrites, and values that are computed from them.
-            logit_tensors = 2
-            # The loss computes the logits of one chunk of tokens at a time, so no more than a chunk is in memory. With
-            # the Triton kernel, the size of a chunk in bytes depends only on the device's memory. The vocabulary and
-            # the precision determine how many tokens a chunk has. Without the kernel, d_model determines how many
-            # tokens a chunk has, but the estimate is the same.
-            most_logits = logit_tensors * _find_chunk_bytes(memory)
+        # A token has the activations and the logits of each pass.
+        bytes_of_passes = loss.passes * bytes_per_value
         return cls(
-            fixed=bytes_per_parameter * model.num_parameters(),
+            fixed=_count_bytes_per_parameter(args) * model.num_parameters(),
             # For base with 16 bits: 2 * 17 * 512 * (6 + 1.5 * 6) = 261,120 bytes.
-            per_token=int(passes * bytes_per_value * values_per_token),
+            per_token=int(bytes_of_passes * _count_activations_per_token(model)),
             # A token has one logit for each token of the vocabulary. For base with 16 bits and a vocabulary of 37,000:
             # 2 * 2 * 37,000 = 148,000 bytes.
-            logits_per_token=passes * bytes_per_value * logit_tensors * config.vocab_size,
-            most_logits=most_logits,
+            logits_per_token=bytes_of_passes * loss.logit_tensors * model.config.vocab_size,
+            most_logits=loss.most_logits,
         )
 
     def bytes_for_batch(self, tokens: float) -> int:
@@ -132,6 +103,55 @@ class TrainingMemory:
             bytes_per_token += self.logits_per_token
         tokens = bytes_for_batch / bytes_per_token
         return max(0, int(tokens))
+
+
+class _LossMemory(NamedTuple):
+    """What determines the memory of a loss.
+
+    Args:
+        passes: how often the model reads each batch.
+        logit_tensors: the number of tensors in memory that have the size of the logits.
+        most_logits: the maximum memory of all logits in bytes; infinite if the loss needs all logits at once.
+    """
+
+    passes: int
+    logit_tensors: int
+    most_logits: float
+
+    @classmethod
+    def of_run(cls, args: RunArguments, memory: DeviceMemory | None) -> "_LossMemory":
+        """Return the description of a run's loss, on a device with this memory."""
+        if args.r_drop_alpha:
+            # R-Drop needs the logits, their gradient and a copy.
+            return cls(passes=2, logit_tensors=3, most_logits=math.inf)
+        # The two tensors are the logits, which their gradient overwrites, and values that are computed from them. The
+        # loss computes the logits of one chunk of tokens at a time, so no more than a chunk is in memory. With the
+        # Triton kernel, the size of a chunk in bytes depends only on the device's memory. Without the kernel, d_model
+        # determines how many tokens a chunk has, but the estimate is the same.
+        logit_tensors = 2
+        return cls(passes=1, logit_tensors=logit_tensors, most_logits=logit_tensors * _find_chunk_bytes(memory))
+
+
+def _count_bytes_per_parameter(args: RunArguments) -> int:
+    """Return the memory in bytes that a parameter needs, whatever the batch."""
+    # A weight, its gradient and its two moments take 4 bytes each.
+    bytes_per_parameter = 16
+    if args.world_size > 1:
+        # DDP keeps a second copy of the gradients.
+        bytes_per_parameter += 4
+    return bytes_per_parameter
+
+
+def _count_activations_per_token(model: PreTrainedModel) -> float:
+    """Return the number of activations per token on each side of a batch.
+
+    Korthikanti et al. 2022 count 34 bytes of 16-bit activations, i.e. 17 values, per token and channel of a layer with
+    d_ff = 4 d_model. The estimate does not read `config.d_ff`, so it is too high for a smaller d_ff, and too low for a
+    larger one.
+    """
+    config = model.config
+    # A decoder layer has a second attention, so it needs 1.5 times as much.
+    return 17 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
 
 
 def _find_chunk_bytes(memory: DeviceMemory | None) -> int:
@@ -211,42 +231,48 @@ def split_update(
 ) -> UpdateBatches:
     """Choose the size and the number of an update's batches so that each batch fits into memory.
 
-        gradient_accumulation_steps = ceil(tokens_per_update / (processes * tokens_that_fit))
-        tokens_per_batch = tokens_per_update // (processes * gradient_accumulation_steps)
-
-    For example, if a single process has memory for batches of 10,000 tokens, an update of 25,000 tokens consists of
-    3 batches of at most 8,333 tokens.
-
-    A batch is at least as large as the longest sentence, even if such a batch might not fit into memory. Otherwise the
-    longest pairs would be removed from the training.
+    For example, with one process and memory for batches of 10,000 tokens, an update of 25,000 tokens consists of 3
+    batches of at most 8,333 tokens. A chosen batch has room for the longest sentence, even if it might not fit into
+    memory. Otherwise the longest pairs would be removed from the training.
 
     Args:
         tokens_per_update: number of tokens on each side of an update, over all processes.
         processes: number of processes that train together.
         tokens_that_fit: number of tokens on each side of a batch that fit into the memory of each process's device.
         longest_sentence: number of tokens in the longest source or target of the training pairs.
-        tokens_per_batch: the batch size that the user has set, if any. It is kept, even if it does not fit into memory.
-        gradient_accumulation_steps: the number of batches per process that the user has set, if any. It is kept.
+        tokens_per_batch, gradient_accumulation_steps: the values that the user has set, if any. They are kept.
     """
     # The number of batches comes first, because the size of a batch is computed from it.
     batches_per_process = gradient_accumulation_steps
     if batches_per_process is None:
-        largest_batch = tokens_per_batch or max(tokens_that_fit, longest_sentence)
+        largest_batch = _find_largest_batch(tokens_per_batch, tokens_that_fit, longest_sentence)
         batches_per_process = math.ceil(tokens_per_update / (processes * largest_batch))
+
     batch_size = tokens_per_batch
     if batch_size is None:
-        share_of_update = tokens_per_update // (processes * batches_per_process)
+        batches_per_update = processes * batches_per_process
+        share_of_update = tokens_per_update // batches_per_update
         batch_size = max(share_of_update, longest_sentence)
     return UpdateBatches(tokens_per_batch=batch_size, gradient_accumulation_steps=batches_per_process)
+
+
+def _find_largest_batch(tokens_per_batch: int | None, tokens_that_fit: int, longest_sentence: int) -> int:
+    """Return the largest allowed batch size: the user's if there is one, and otherwise what fits into memory.
+
+    Without the user's batch size, the result is at least the length of the longest sentence.
+    """
+    if tokens_per_batch:
+        return tokens_per_batch
+    return max(tokens_that_fit, longest_sentence)
 
 
 def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sentence: int) -> Settings:
     """Return settings in which a batch size and a number of batches replace `tokens_per_update`.
 
-    `settings` itself is not changed. Settings without `tokens_per_update` are returned as they are.
+    Settings without `tokens_per_update` are returned as they are.
 
     Args:
-        settings: the run's settings.
+        settings: the run's settings. They are not changed.
         tokens_that_fit: number of tokens on each side of a batch that fit into the memory of each process's device.
         longest_sentence: number of tokens in the longest source or target of the training pairs.
     """
@@ -267,11 +293,10 @@ def with_batches_of_update(settings: Settings, tokens_that_fit: int, longest_sen
         "tokens_per_batch": batches.tokens_per_batch,
         "gradient_accumulation_steps": batches.gradient_accumulation_steps,
     }
-    # The batches replace `tokens_per_update` among the given arguments, which are saved with the run: if the run is
-    # resumed or repeated on a different device, it must have the same batches.
-    given_arguments = dict(settings.given_arguments)
+    # The given arguments are saved with the run. If it is resumed or repeated on a different device, it must have the
+    # same batches.
+    given_arguments = {**settings.given_arguments, **batch_arguments}
     given_arguments.pop("tokens_per_update", None)
-    given_arguments.update(batch_arguments)
     return settings._replace(args=args.change(**batch_arguments), given_arguments=given_arguments)
 
 
