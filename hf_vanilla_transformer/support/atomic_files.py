@@ -64,7 +64,7 @@ def whole_file(
         _replace_file(target, temporary, sync)
 
 
-def _open_for_writing(path: Path, binary: bool) -> IO[Any]:
+def _open_for_writing(path: Path, binary: bool) -> IO[bytes] | IO[str]:
     """Open a file for writing bytes, or text in UTF-8."""
     if binary:
         return path.open("wb")

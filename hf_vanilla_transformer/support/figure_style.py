@@ -293,7 +293,7 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
 
 
 def _choose_resolution(figure: "Figure") -> int:
-    """Return the resolution in dots per inch, at most so many that a large figure has `_MOST_PIXELS` pixels."""
+    """Return the resolution in dots per inch, which is lower if a figure would have more than `_MOST_PIXELS` pixels."""
     width, height = figure.get_size_inches()
     # The number of pixels is width * height * resolution^2.
     largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))

@@ -208,6 +208,7 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
     content = _read(recipe)
     arguments = _arguments_of(arguments_class)
     converted = {}
+    # Both dicts of `content` have the same names: `texts` has what the file says, and `values` has Python types.
     for name, text_or_texts in content.texts.items():
         if name not in arguments:
             raise InputError(f'{recipe}: there is no argument "{name}"; --help lists them.')
