@@ -233,7 +233,7 @@ class _Translator:
     def _collect_options(self, args: Arguments, terms: dict[str, list[str]] | None) -> dict[str, Any]:
         """Return the arguments for `translate()` and `translate_documents()` that the command line sets.
 
-        Raises InputError if the model cannot use the glossary, or does not translate into the target language.
+        Raises ValueError if the model cannot use the glossary, or does not translate into the target language.
 
         Args:
             terms: the terms of the glossary, with the translations of each one; None if there is no glossary.
