@@ -36,22 +36,26 @@ def check_optional(arguments: object, name: str) -> None:
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
     """Yield the strings in an argument, and check each of them before it is yielded.
 
-    Raises TypeError unless the argument is an iterable of strings. Raises ValueError if a string cannot be encoded as
-    UTF-8, because it contains lone surrogates. This is a generator, so the errors are raised only when the caller reads
-    the strings.
+    This is a generator, so these errors are raised only when the caller reads the strings: TypeError unless the
+    argument is an iterable of strings, and ValueError if a string cannot be encoded as UTF-8.
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is one string; give a list of sentences.")
     if not isinstance(texts, Iterable):
         raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
     for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{name} contains {text!r}, which is not UTF-8 text; decode it by its encoding.") from None
+        _check_string(name, text)
         yield text
+
+
+def _check_string(name: str, text: object) -> None:
+    """Raise TypeError unless an item of an argument is a string, and InputError if the string has lone surrogates."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{name} contains {text!r}, which is not UTF-8 text; decode it by its encoding.") from None
 
 
 def reason_of(error: Exception) -> str:

@@ -32,8 +32,8 @@ def whole_file(
     """Open a file for writing, and replace `path` only when the block ends without an error.
 
     During the block, the content is written to a temporary file `.NAME.part` next to `path`, and `path` is [`locked`].
-    If the block raises an error, `path` stays as it was. If `path` is a link, the link stays, and the file to which it
-    points is replaced. A device, a pipe or a socket has no content to preserve, so it is written directly.
+    If the block raises an error, `path` stays as it was. If `path` is a link, the file to which it points is replaced.
+    A device, a pipe or a socket is written directly.
 
     Args:
         path: the file to write. Its folder must exist.
@@ -47,29 +47,34 @@ def whole_file(
         BlockingIOError: if another process is writing the file.
         OSError: if the file cannot be written.
     """
-    mode = "wb" if binary else "w"
-    encoding = None if binary else "utf-8"
     if is_stream(path):
-        with Path(path).open(mode, encoding=encoding) as file:
+        with _open_for_writing(Path(path), binary) as file:
             yield file
         return
     target = Path(os.path.realpath(path))
-    # This check is here because `locked` would create the folder.
+    _check_folder_exists(target)
+    temporary = target.with_name(f".{target.name}.part")
+    # The lock comes first: if another process holds it, the temporary file belongs to that process and must stay.
+    with locked(target), _discarded_after_error(temporary, target, keeps_part):
+        # A killed process may have left a file of this name. If it is a link, opening it would overwrite its target.
+        temporary.unlink(missing_ok=True)
+        with _open_for_writing(temporary, binary) as file:
+            yield file
+        # The file is closed now, so all of its content has been written.
+        _replace_file(target, temporary, sync)
+
+
+def _open_for_writing(path: Path, binary: bool) -> IO[bytes] | IO[str]:
+    """Open a file for writing bytes, or text in UTF-8."""
+    if binary:
+        return path.open("wb")
+    return path.open("w", encoding="utf-8")
+
+
+def _check_folder_exists(target: Path) -> None:
+    """Raise FileNotFoundError if the folder of a file does not exist. [`locked`] would create it."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
-    temporary = target.with_name(f".{target.name}.part")
-    # The lock comes first: if another process holds it, the temporary file belongs to that process and must stay. If
-    # this block raises an error, `_discarded_after_error` removes the temporary file, or keeps it if `keeps_part`, and
-    # then the lock is released.
-    with locked(target), _discarded_after_error(temporary, target, keeps_part):
-        # A file of this name may remain from a process that was killed. If it is a link, opening it would overwrite the
-        # file to which it points.
-        temporary.unlink(missing_ok=True)
-        with temporary.open(mode, encoding=encoding) as file:
-            yield file
-        # The file is closed now, so all of its content has been written, and `target` may be replaced. This is inside
-        # the block, so if it fails, the same applies.
-        _replace_file(target, temporary, sync)
 
 
 def _replace_file(target: Path, temporary: Path, sync: bool) -> None:

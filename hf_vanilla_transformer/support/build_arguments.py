@@ -42,13 +42,30 @@ def dataclasses_in(arguments_class: type) -> list[type]:
 def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     """Build an object of an argument class from names and values. Arguments that are not given get their defaults.
 
+    Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
+
     Args:
         arguments_class: a dataclass, or a `NamedTuple` whose first fields are dataclasses.
         arguments: the values of some arguments, by name.
-
-    Raises InputError if a value is wrong or a required argument is missing, and TypeError if a name is unknown.
     """
     dataclasses = dataclasses_in(arguments_class)
+    _check_names(arguments, dataclasses)
+
+    objects = []
+    # input_errors() converts the errors that a dataclass raises for a wrong or missing value.
+    with input_errors():
+        for dataclass in dataclasses:
+            own_arguments = _select_arguments(arguments, dataclass)
+            objects.append(dataclass(**own_arguments))
+    if is_dataclass(arguments_class):
+        # The argument class is itself the only dataclass.
+        return objects[0]
+    # The fields of the `NamedTuple` are in the same order as the dataclasses.
+    return arguments_class(*objects)
+
+
+def _check_names(arguments: Mapping[str, object], dataclasses: list[type]) -> None:
+    """Raise TypeError if one of the arguments is defined by none of the dataclasses."""
     known_names: set[str] = set()
     for dataclass in dataclasses:
         known_names |= _argument_names(dataclass)
@@ -56,19 +73,11 @@ def build(arguments_class: type[T], arguments: Mapping[str, object]) -> T:
     if unknown_names:
         raise TypeError(f"there is no argument {unknown_names[0]}.")
 
-    objects = []
-    # input_errors() converts the errors that a dataclass raises for a wrong or missing value.
-    with input_errors():
-        for dataclass in dataclasses:
-            # Each dataclass gets only the arguments that it defines.
-            names = _argument_names(dataclass)
-            own_arguments = {name: value for name, value in arguments.items() if name in names}
-            objects.append(dataclass(**own_arguments))
-    if is_dataclass(arguments_class):
-        # The argument class is itself the only dataclass.
-        return objects[0]
-    # The fields of the `NamedTuple` are in the same order as the dataclasses.
-    return arguments_class(*objects)
+
+def _select_arguments(arguments: Mapping[str, object], dataclass: type) -> dict[str, object]:
+    """Return those arguments that a dataclass defines."""
+    names = _argument_names(dataclass)
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def _argument_names(dataclass: type) -> set[str]:

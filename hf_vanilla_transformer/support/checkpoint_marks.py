@@ -23,15 +23,9 @@ def mark_complete(checkpoint: Path) -> None:
     """Flush a checkpoint's files to the disk, and then mark the checkpoint as complete."""
     mark = checkpoint / MARK
     # An earlier mark is removed first, because it may list other files, and a mark must not list itself.
-    mark.unlink(missing_ok=True)
-    # If a process was killed while it wrote the mark, this file remains.
-    mark.with_name(f".{MARK}.part").unlink(missing_ok=True)
+    _remove_mark(mark)
 
-    sizes = {}
-    for path in sorted(checkpoint.rglob("*")):
-        flush(path)
-        if path.is_file():
-            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    sizes = _flush_files(checkpoint)
     # A file's name is stored in its folder, so the folders must be flushed as well.
     flush(checkpoint)
     flush(checkpoint.parent)
@@ -41,6 +35,22 @@ def mark_complete(checkpoint: Path) -> None:
     with whole_file(mark, sync=True) as file:
         file.write(json.dumps({"files": sizes}, indent=2) + "\n")
     flush(checkpoint)
+
+
+def _remove_mark(mark: Path) -> None:
+    """Remove a mark, and the part of a mark that remains if a process was killed while it wrote it."""
+    mark.unlink(missing_ok=True)
+    mark.with_name(f".{MARK}.part").unlink(missing_ok=True)
+
+
+def _flush_files(checkpoint: Path) -> dict[str, int]:
+    """Flush everything in a checkpoint's folder to the disk, and return the size of each file by its relative path."""
+    sizes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        flush(path)
+        if path.is_file():
+            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    return sizes
 
 
 def complete_checkpoints(folder: Path) -> Iterator[Path]:
@@ -84,18 +94,27 @@ def fault_of(checkpoint: Path) -> str | None:
 
     Returns None if the checkpoint is complete.
     """
-    # `mark_complete` has written the size of each file to the mark.
-    try:
-        mark = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
-        sizes = dict(mark["files"])
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
+    sizes = _read_sizes(checkpoint / MARK)
+    if sizes is None:
         return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
     faulty_names = []
     for name, size in sizes.items():
-        path = checkpoint / name
-        is_intact = path.is_file() and path.stat().st_size == size
-        if not is_intact:
+        if not _is_intact(checkpoint / name, size):
             faulty_names.append(name)
     if faulty_names:
         return f"{', '.join(faulty_names)}: missing or truncated"
     return None
+
+
+def _read_sizes(mark: Path) -> dict[str, int] | None:
+    """Return the file sizes that [`mark_complete`] has written to a mark; None if there is no valid mark."""
+    try:
+        content = json.loads(mark.read_text(encoding="utf-8"))
+        return dict(content["files"])
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_intact(path: Path, size: int) -> bool:
+    """Return True if a file exists and has the given size in bytes."""
+    return path.is_file() and path.stat().st_size == size

@@ -31,6 +31,17 @@ SMALL_FONT_SIZE = 8
 _POINTS_PER_INCH = 72
 # DejaVu comes with matplotlib. The other fonts support scripts that it lacks, and they are used if they are installed.
 _FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Unifont")
+# The settings of matplotlib that have the theme's text color.
+_SETTINGS_OF_TEXT_COLOR = (
+    "text.color",
+    "axes.labelcolor",
+    "axes.edgecolor",
+    "axes.titlecolor",
+    "xtick.color",
+    "xtick.labelcolor",
+    "ytick.color",
+    "ytick.labelcolor",
+)
 # A table for str.translate() that replaces invisible characters in labels, because XML, and therefore SVG, cannot
 # contain most of them.
 VISIBLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
@@ -108,16 +119,21 @@ def styled(theme: str) -> Iterator[Theme]:
         ValueError: if there is no such theme.
     """
     check_choice("theme", theme, tuple(THEMES))
-    # This comes before the imports, because its error names the extra to install.
+    # This comes before the import, because its error names the extra to install.
     check_matplotlib()
     import matplotlib
-    from cycler import cycler
-    from matplotlib import font_manager
 
     colors = THEMES[theme]
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    settings: Any = {
-        "font.family": [name for name in _FONTS if name in installed],
+    with matplotlib.rc_context(_make_settings(colors)):
+        yield colors
+
+
+def _make_settings(colors: Theme) -> Any:
+    """Return matplotlib's settings for a theme, by their names."""
+    from cycler import cycler
+
+    settings = {
+        "font.family": _find_installed_fonts(),
         "font.size": FONT_SIZE,
         "axes.titlesize": FONT_SIZE,
         "axes.labelsize": FONT_SIZE,
@@ -131,19 +147,17 @@ def styled(theme: str) -> Iterator[Theme]:
         "figure.facecolor": colors.background,
         "legend.facecolor": colors.background,
     }
-    for name in (
-        "text.color",
-        "axes.labelcolor",
-        "axes.edgecolor",
-        "axes.titlecolor",
-        "xtick.color",
-        "xtick.labelcolor",
-        "ytick.color",
-        "ytick.labelcolor",
-    ):
+    for name in _SETTINGS_OF_TEXT_COLOR:
         settings[name] = colors.text
-    with matplotlib.rc_context(settings):
-        yield colors
+    return settings
+
+
+def _find_installed_fonts() -> list[str]:
+    """Return those fonts of `_FONTS` that are installed, in the same order."""
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return [name for name in _FONTS if name in installed]
 
 
 def new_figure(
@@ -256,8 +270,7 @@ def check_format(path: str | os.PathLike[str]) -> str:
 def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
     """Save a figure to a file, and return the file's path.
 
-    The file appears only when it is complete. In SVG and PDF files, text stays text, so it can be selected and
-    searched.
+    The file appears only when it is complete. In SVG and PDF files, text can be selected and searched.
 
     Args:
         figure (`matplotlib.figure.Figure`): the figure to save.
@@ -270,15 +283,18 @@ def save_figure(figure: "Figure", path: str | os.PathLike[str]) -> Path:
     import matplotlib
 
     file_format = check_format(path)
-    # A large figure gets a lower resolution, so that it has at most _MOST_PIXELS pixels. The number of pixels is
-    # width * height * resolution^2, where width and height are in inches.
-    width, height = figure.get_size_inches()
-    largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
-    resolution = min(DOTS_PER_INCH, largest_resolution)
-    # By default, matplotlib draws letters in SVG files as outlines. In PDF files, 42 embeds fonts whose text is
-    # selectable.
+    resolution = _choose_resolution(figure)
+    # By default, SVG files have letters as outlines. In PDF files, 42 embeds fonts whose text is selectable.
     fonts_as_text: Any = {"svg.fonttype": "none", "pdf.fonttype": 42}
     with matplotlib.rc_context(fonts_as_text), whole_file(path, binary=True) as file:
         # A tight bounding box includes text that extends beyond the figure.
         figure.savefig(file, format=file_format, dpi=resolution, bbox_inches="tight")
     return Path(path)
+
+
+def _choose_resolution(figure: "Figure") -> int:
+    """Return the resolution in dots per inch, which is lower if a figure would have more than `_MOST_PIXELS` pixels."""
+    width, height = figure.get_size_inches()
+    # The number of pixels is width * height * resolution^2.
+    largest_resolution = int(math.sqrt(_MOST_PIXELS / (width * height)))
+    return min(DOTS_PER_INCH, largest_resolution)

@@ -19,34 +19,50 @@ _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.ind
 
 
 def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()) -> None:
-    """Check before a long job that its output files can be written, and that no file would be overwritten by mistake.
+    """Check before a long job that its output files can be written, and differ from each other and from its inputs.
 
-    An output file must not be one of the inputs, and two outputs must not be the same file.
+    Raises OSError if a file cannot be written, and InputError if two files are the same.
 
     Args:
         *paths: the output files. None and streams are skipped.
         inputs: the files that the job reads, and the folders of the models that it loads. None is skipped.
         made: absolute paths of folders that the job will create, so they need not exist yet.
-
-    Raises:
-        OSError: if a file cannot be written.
-        ValueError: if two outputs, or an output and an input, are the same file.
     """
-    output_paths = [path for path in paths if path is not None and not is_stream(path)]
+    output_paths = _select_files(paths)
+    _check_outputs_differ(output_paths)
+
+    input_files = _find_input_files(inputs)
+    for path in output_paths:
+        # A file in a folder that does not exist yet cannot overwrite anything.
+        if _is_in_folder_to_create(path, made):
+            continue
+        _check_location(path)
+        _check_is_no_input(path, input_files)
+
+
+def _select_files(paths: Iterable[str | None]) -> list[str]:
+    """Return the paths of files, without None and without streams."""
+    return [path for path in paths if path is not None and not is_stream(path)]
+
+
+def _check_outputs_differ(output_paths: list[str]) -> None:
+    """Raise InputError if two outputs are the same file."""
     for path, other_path in combinations(output_paths, 2):
         if are_same_file(path, other_path):
             raise InputError(f"{path} and {other_path} are one file; write to different files.")
 
-    input_files = _find_input_files(inputs)
-    for path in output_paths:
-        folder = Path(os.path.realpath(path)).parent
-        if folder in made and not folder.exists():
-            # A file in a folder that does not exist yet cannot overwrite anything.
-            continue
-        _check_location(path)
-        for input_file in input_files:
-            if are_same_file(path, input_file):
-                raise InputError(f"{path} is also an input, {input_file}; write to another file.")
+
+def _is_in_folder_to_create(path: str, made: Iterable[Path]) -> bool:
+    """Return True if a file's folder does not exist yet, and is one of the folders that the job will create."""
+    folder = Path(os.path.realpath(path)).parent
+    return folder in made and not folder.exists()
+
+
+def _check_is_no_input(path: str, input_files: Iterable[Path]) -> None:
+    """Raise InputError if an output is one of the job's inputs."""
+    for input_file in input_files:
+        if are_same_file(path, input_file):
+            raise InputError(f"{path} is also an input, {input_file}; write to another file.")
 
 
 def _find_input_files(inputs: Iterable[str | Path | None]) -> list[Path]:

@@ -19,9 +19,14 @@ def peak_memory(device: torch.device | None = None) -> int | None:
     peak = _read_peak_from_proc()
     if peak is not None:
         return peak
+    # On Linux, this peak includes that of the process that started this one, so it is only the second choice.
+    return _read_peak_from_resource()
+
+
+def _read_peak_from_resource() -> int:
+    """Return the peak memory of this process so far, in bytes, from Python's module `resource`."""
     import resource
 
-    # On Linux, this peak also includes the peak of the process that started this one, so it is only the second choice.
     maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # macOS reports bytes, and other systems report kilobytes.
     if sys.platform == "darwin":

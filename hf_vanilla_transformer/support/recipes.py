@@ -202,29 +202,30 @@ def read_recipe(config: str | Path, arguments_class: type) -> dict[str, Any]:
         arguments_class: the dataclass that defines the arguments, or a `NamedTuple` of several such classes.
 
     Raises:
-        InputError: if no recipe has this name, if the file does not exist, if it does not consist of names and values,
-            or if a name or a value is wrong.
+        InputError: if the recipe cannot be found or read, or if a name or a value in it is wrong.
     """
-    config = str(config)
-    content = _read(config)
+    recipe = str(config)
+    content = _read(recipe)
     arguments = _arguments_of(arguments_class)
     converted = {}
-    # `content` has each argument twice under the same name. For example, `learning_rate: 1.10` is the text "1.10" in
-    # `texts`, and the number 1.1 in `values`. Both are needed: scalars and lists are converted from their texts, as on
-    # the command line, but in a mapping, each value keeps the type that it has in the file.
+    # Both dicts of `content` have the same names: `texts` has what the file says, and `values` has Python types.
     for name, text_or_texts in content.texts.items():
         if name not in arguments:
-            raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
+            raise InputError(f'{recipe}: there is no argument "{name}"; --help lists them.')
         argument = arguments[name]
         value = content.values[name]
-        if value is None and argument.default is None:
-            # The argument keeps its default.
-            continue
-        try:
-            converted[name] = _convert(argument, text_or_texts, value)
-        except (argparse.ArgumentError, ValueError) as error:
-            raise InputError(f"{config}: {name} is {value!r}: {error}") from error
+        keeps_default = value is None and argument.default is None
+        if not keeps_default:
+            converted[name] = _convert_or_explain(argument, text_or_texts, value, recipe)
     return converted
+
+
+def _convert_or_explain(argument: _Argument, text_or_texts: object, value: object, recipe: str) -> object:
+    """Convert a value as [`_convert`] does. Raise InputError with the recipe and the argument if the value is wrong."""
+    try:
+        return _convert(argument, text_or_texts, value)
+    except (argparse.ArgumentError, ValueError) as error:
+        raise InputError(f"{recipe}: {argument.name} is {value!r}: {error}") from error
 
 
 def format_recipe(arguments: Mapping[str, object]) -> str:
@@ -328,36 +329,53 @@ def _convert(argument: _Argument, text_or_texts: object, value: object) -> objec
     Scalars and lists are converted from their texts, as on the command line. A mapping is taken from `value`.
 
     Args:
-        argument: the argument.
         text_or_texts: the value with each scalar as text: usually a string or a list of strings (see [`_text_of`]), a
             mapping, or None for null.
-        value: the same value with numbers and booleans converted to their Python types. It has the same structure, so
-            it is a mapping if `text_or_texts` is one.
+        value: the same value, in the same structure, with numbers and booleans converted to their Python types.
 
     Raises:
         InputError, ValueError, argparse.ArgumentError: if the value does not match the type. The caller adds the
             argument's name to the message.
     """
-    # The first case that applies decides: a positional argument, null, a mapping, a list, or else a scalar.
     if argument.is_positional:
-        # The command line does not convert positional values either.
-        if not isinstance(text_or_texts, list):
-            raise InputError("give a list")
-        return [_text_of(text) for text in text_or_texts]
+        return _convert_positional(text_or_texts)
     if text_or_texts is None:
-        if NoneType not in argument.types:
-            raise InputError("give a value, or leave the line out")
+        _check_takes_null(argument)
         return None
     if isinstance(text_or_texts, dict):
-        if not argument.takes_mapping():
-            raise InputError("one value is needed")
-        _check_has_no_ambiguous_word(value)
+        _check_takes_mapping(argument, value)
         return value
     if isinstance(text_or_texts, list):
-        if not argument.takes_list():
-            raise InputError("one value is needed")
-        return _convert_items(argument, text_or_texts)
+        return _convert_list(argument, text_or_texts)
     return _convert_text(argument, _text_of(text_or_texts))
+
+
+def _convert_positional(texts: object) -> list[str]:
+    """Return the texts of a positional argument. Raise InputError if they are not a list."""
+    if not isinstance(texts, list):
+        raise InputError("give a list")
+    # The command line does not convert positional values either.
+    return [_text_of(text) for text in texts]
+
+
+def _check_takes_null(argument: _Argument) -> None:
+    """Raise InputError if a value of the argument may not be null."""
+    if NoneType not in argument.types:
+        raise InputError("give a value, or leave the line out")
+
+
+def _check_takes_mapping(argument: _Argument, mapping: object) -> None:
+    """Raise InputError if a value of the argument may not be a mapping, or if the mapping has an ambiguous word."""
+    if not argument.takes_mapping():
+        raise InputError("one value is needed")
+    _check_has_no_ambiguous_word(mapping)
+
+
+def _convert_list(argument: _Argument, texts: list[object]) -> list[object]:
+    """Convert the items of a list. Raise InputError if a value of the argument may not be a list."""
+    if not argument.takes_list():
+        raise InputError("one value is needed")
+    return _convert_items(argument, texts)
 
 
 def _convert_items(argument: _Argument, texts: list[object]) -> list[object]:
@@ -391,22 +409,28 @@ def _text_of(value: object) -> str:
 
 def _convert_text(argument: _Argument, text: str) -> object:
     """Convert a scalar's text to an argument's type in the same way as the command line does."""
-    # The command line does not know some spellings of YAML, so they are replaced: "on", "off", ".inf" and ".nan" become
-    # "true", "false", "inf" and "nan".
+    option_value = _spell_for_command_line(argument, text)
+    takes_string_or_boolean = bool in argument.types and str in argument.types
+    try:
+        return _parse_option(argument, option_value)
+    except argparse.ArgumentError:
+        # Of an argument of the type `bool | str`, the command line accepts only booleans, but Python also strings.
+        if takes_string_or_boolean:
+            return text
+        raise
+
+
+def _spell_for_command_line(argument: _Argument, text: str) -> str:
+    """Replace YAML's "on" and "off" by "true" and "false", and its ".inf" and ".nan" by "inf" and "nan".
+
+    Booleans and numbers are replaced only if the argument may have such a value.
+    """
     option_value = text
     if bool in argument.types:
         option_value = _TRUTH_VALUES.get(option_value.lower(), option_value)
     if float in argument.types:
         option_value = _python_float(option_value)
-    takes_string_or_boolean = bool in argument.types and str in argument.types
-    try:
-        return _parse_option(argument, option_value)
-    except argparse.ArgumentError:
-        # For an argument of the type `bool | str`, the command line accepts only booleans, but Python also accepts
-        # strings. A text that was replaced above is a boolean for the command line, so this one was not replaced.
-        if takes_string_or_boolean:
-            return text
-        raise
+    return option_value
 
 
 def _parse_option(argument: _Argument, option_value: str) -> object:

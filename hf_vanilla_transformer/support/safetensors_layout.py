@@ -30,20 +30,26 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[str | in
     files: dict[str, Path] = {}
     layout: dict[str, tuple[str | int, ...]] = {}
     for file in _weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                # These are the names of the tensors, in the order in which the file stores them.
-                for name in tensors.offset_keys():
-                    # This object reads the values only when it is indexed.
-                    tensor_slice = tensors.get_slice(name)
-                    dtype = tensor_slice.get_dtype()
-                    shape = tensor_slice.get_shape()
-                    files[name] = file
-                    layout[name] = (dtype, *shape)
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
+        layout_of_file = _read_layout_of_file(file)
+        layout.update(layout_of_file)
+        for name in layout_of_file:
+            files[name] = file
     _check_dtypes(layout, folder)
     return files, layout
+
+
+def _read_layout_of_file(file: Path) -> dict[str, tuple[str | int, ...]]:
+    """Return the dtype and shape of each tensor in one file, in the file's order. Raise InputError if it is damaged."""
+    layout: dict[str, tuple[str | int, ...]] = {}
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.offset_keys():
+                # The values would be read only if this object were indexed.
+                tensor_slice = tensors.get_slice(name)
+                layout[name] = (tensor_slice.get_dtype(), *tensor_slice.get_shape())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
+    return layout
 
 
 def _check_dtypes(layout: dict[str, tuple[str | int, ...]], folder: Path) -> None:
@@ -62,15 +68,18 @@ def _weight_files(folder: Path) -> list[Path]:
     single_file = folder / WEIGHTS
     if single_file.is_file():
         return [single_file]
-    index_file = folder / INDEX
-    # The index maps the name of each tensor to the name of the shard that contains it.
-    shard_of_each_tensor: dict[str, str] | None = None
-    if index_file.is_file():
-        shard_of_each_tensor = read_json(index_file).get("weight_map")
+    shard_of_each_tensor = _read_index(folder / INDEX)
     if not shard_of_each_tensor:
         raise FileNotFoundError(f"{folder} has neither {WEIGHTS} nor {INDEX}; name another folder.")
     shards = sorted(set(shard_of_each_tensor.values()))
     return [folder / shard for shard in shards]
+
+
+def _read_index(index_file: Path) -> dict[str, str] | None:
+    """Return the file name of each tensor's shard, by the tensor's name; None if there is no index."""
+    if not index_file.is_file():
+        return None
+    return read_json(index_file).get("weight_map")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -59,11 +59,13 @@ def main(arguments: list[str]) -> list[Links]:
     )
     with open_output(output) as file:
         for links in alignments:
-            # A link is a pair of word numbers, counted from 0. For example, the links [(0, 0), (1, 2)] become the line
-            # "0-0 1-2".
-            line = " ".join(f"{source}-{target}" for source, target in links)
-            file.write(f"{line}\n")
+            file.write(f"{_format_links(links)}\n")
     return alignments
+
+
+def _format_links(links: Links) -> str:
+    """Return the links of a sentence pair as text. For example, the links [(0, 0), (1, 2)] become "0-0 1-2"."""
+    return " ".join(f"{source}-{target}" for source, target in links)
 
 
 def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[list[str], list[str]]:
@@ -71,18 +73,31 @@ def _load_pairs(align_args: AlignArguments, data_args: DataArguments) -> tuple[l
 
     Raises InputError if there are both sentences and data, or if a source has no target.
     """
-    # The sentences on the command line, in which sources and targets alternate.
-    sentences = align_args.pairs
-    if not sentences:
-        split = align_args.split or "test"
-        pairs = data_args.load(split)[split]
-        return list(pairs["source"]), list(pairs["target"])
+    if not align_args.pairs:
+        return _load_pairs_from_data(align_args, data_args)
+    _check_names_no_data(align_args, data_args)
+    return _split_sides(align_args.pairs)
+
+
+def _load_pairs_from_data(align_args: AlignArguments, data_args: DataArguments) -> tuple[list[str], list[str]]:
+    """Return the sources and targets of the split, by default the test split."""
+    split = align_args.split if align_args.split else "test"
+    pairs = data_args.load(split)[split]
+    return list(pairs["source"]), list(pairs["target"])
+
+
+def _check_names_no_data(align_args: AlignArguments, data_args: DataArguments) -> None:
+    """Raise InputError if the command line, which has pairs, also names data or a split of data."""
     if data_args.paths() or data_args.dataset_name:
         raise InputError("pairs were given both as arguments and as data; give one of the two.")
     if align_args.split is not None:
         raise InputError(
             f"split is {align_args.split}, but has no effect on pairs that are given as arguments; leave it out."
         )
+
+
+def _split_sides(sentences: list[str]) -> tuple[list[str], list[str]]:
+    """Split sentences, in which each source is followed by its target, into sources and targets."""
     lacks_target = len(sentences) % 2 == 1
     if lacks_target:
         raise InputError(f"there are {len(sentences)} sentences; give pairs, each source before its target.")

@@ -56,18 +56,8 @@ class ConvertArguments:
 def main(arguments: list[str]) -> Path:
     """Convert the model that the command line names, and return the folder of the converted model."""
     args = parse(ConvertArguments, __doc__, arguments, "convert")
-    if args.from_system is not None:
-        direction = "from"
-        system: str = args.from_system
-    else:
-        # `ConvertArguments` checks that exactly one of the two is given.
-        assert args.to_system is not None
-        direction = "to"
-        system = args.to_system
-    # "auto" stands for the system that the model's files belong to.
-    if system == "auto":
-        system = recognize(args.input, args.revision, args.token)
-        print(f"{args.input} is a model of {system}", file=sys.stderr)
+    direction, named_system = _read_direction(args)
+    system = _recognize_if_auto(named_system, args)
     # For example, `--from marian` is the function `from_marian`.
     convert: Callable[..., Path] = getattr(conversion, f"{direction}_{system}")
     options = _collect_options(args)
@@ -77,6 +67,24 @@ def main(arguments: list[str]) -> Path:
         folder = Path(convert(args.input, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder
+
+
+def _read_direction(args: ConvertArguments) -> tuple[str, str]:
+    """Return "from" or "to", and the system of this option."""
+    if args.from_system is not None:
+        return "from", args.from_system
+    # `ConvertArguments` checks that exactly one of the two is given.
+    assert args.to_system is not None
+    return "to", args.to_system
+
+
+def _recognize_if_auto(named_system: str, args: ConvertArguments) -> str:
+    """Return the system, for "auto" the one that the model's files belong to, which is also printed."""
+    if named_system != "auto":
+        return named_system
+    system = recognize(args.input, args.revision, args.token)
+    print(f"{args.input} is a model of {system}", file=sys.stderr)
+    return system
 
 
 def _collect_options(args: ConvertArguments) -> dict[str, Any]:

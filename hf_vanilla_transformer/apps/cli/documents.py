@@ -50,9 +50,7 @@ def find_documents(source: str | None, target: str | None) -> list[DocumentFile]
         return []
     check_can_write(target, inputs=[path])
     # Without a target, the translation goes to standard output.
-    translation_path = None
-    if target:
-        translation_path = Path(target)
+    translation_path = Path(target) if target else None
     return [DocumentFile(path, translation_path, _markup_of(path))]
 
 
@@ -72,44 +70,56 @@ def _find_in_folder(folder: Path, target: str | None) -> list[DocumentFile]:
     The translations get the same relative paths in the folder `target`. Raises InputError if `target` is None, is a
     file, or lies in `folder`, or if there are no documents.
     """
-    target_is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
-    if target is None or target_is_file:
-        raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
-    if Path(target).resolve().is_relative_to(folder.resolve()):
-        raise InputError(f"{target} lies in {folder}, whose documents it would join; name another folder.")
+    target_folder = _get_target_folder(folder, target)
     documents = []
     for path in sorted(folder.rglob("*")):
         if _is_document(path) and path.is_file():
-            translation_path = Path(target, path.relative_to(folder))
+            translation_path = Path(target_folder, path.relative_to(folder))
             documents.append(DocumentFile(path, translation_path, _markup_of(path)))
     if not documents:
         raise InputError(f"{folder} has no documents; their names end in {', '.join(MARKUP_BY_SUFFIX)}.")
     return documents
 
 
+def _get_target_folder(folder: Path, target: str | None) -> Path:
+    """Return the path of the folder `target`. Raise InputError if it is None, is a file, or lies in `folder`."""
+    target_is_file = target is not None and Path(target).exists() and not Path(target).is_dir()
+    if target is None or target_is_file:
+        raise InputError(f"{folder} is a folder; name a folder for the translations by --output.")
+    if Path(target).resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{target} lies in {folder}, whose documents it would join; name another folder.")
+    return Path(target)
+
+
 def translate_files(documents: Sequence[DocumentFile], translate: Callable[[str, str], str]) -> None:
     """Translate documents one by one, and write each translation when it is complete.
 
-    Args:
-        documents: the documents.
-        translate: a function that takes a document's text and markup, and returns the translated text.
+    Raises InputError, which names the document, if a document is not in UTF-8, or cannot be translated.
 
-    Raises:
-        ValueError: if a document is not in UTF-8, or cannot be translated. The message names the document.
+    Args:
+        translate: a function that takes a document's text and markup, and returns the translated text.
     """
     hides_progress = not sys.stderr.isatty() or len(documents) == 1
     for document in tqdm(documents, "documents", unit=" documents", disable=hides_progress):
-        try:
-            # The codec utf-8-sig removes a byte order mark at the beginning.
-            text = document.source.read_bytes().decode("utf-8-sig")
-            translation = translate(text, document.markup)
-        except ValueError as error:
-            # The text is not in UTF-8, or its markup cannot be parsed.
-            raise InputError(f"{document.source}: {error}") from error
-        if document.target is None:
-            # The translation goes to standard output.
-            with open_output(None) as output:
-                output.write(translation)
-        else:
-            document.target.parent.mkdir(parents=True, exist_ok=True)
-            write_text(document.target, translation)
+        translation = _translate_file(document, translate)
+        _write_translation(document.target, translation)
+
+
+def _translate_file(document: DocumentFile, translate: Callable[[str, str], str]) -> str:
+    """Return the translation of a document. Raise InputError if it is not in UTF-8, or its markup cannot be parsed."""
+    try:
+        # The codec utf-8-sig removes a byte order mark at the beginning.
+        text = document.source.read_bytes().decode("utf-8-sig")
+        return translate(text, document.markup)
+    except ValueError as error:
+        raise InputError(f"{document.source}: {error}") from error
+
+
+def _write_translation(target: Path | None, translation: str) -> None:
+    """Write a translation to a file, whose folder is created, or to standard output if `target` is None."""
+    if target is None:
+        with open_output(None) as output:
+            output.write(translation)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, translation)

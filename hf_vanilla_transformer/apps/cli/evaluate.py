@@ -86,30 +86,40 @@ def main(arguments: list[str]) -> dict[str, Any]:
     # This is not imported at the top, because --help needs neither data sets nor metrics.
     from ...evaluation.evaluate import describe_scores
 
-    evaluation = args.evaluation
     # These mistakes are reported before the data and the model are loaded, which takes longer.
     _check_decoding_options(args)
     _check_outputs(args)
-    # Some target languages, such as Chinese, need a different tokenization for BLEU.
-    _source_language, target_language = args.data.languages()
-    scoring = args.scoring.for_target(target_language)
+    scoring = _choose_scoring(args)
     # `load` returns a dict of data sets by split.
-    pairs = args.data.load(evaluation.split)[evaluation.split]
+    pairs = args.data.load(args.evaluation.split)[args.evaluation.split]
 
-    scores, translations = _evaluate(args, scoring, pairs)
+    evaluation = _evaluate(args, scoring, pairs)
     # The scores are stored together with the names of what was evaluated.
-    if args.model.model_name_or_path:
-        scores["model"] = ", ".join(args.model.model_name_or_path)
-    if evaluation.translations_file is not None:
-        scores["translations_file"] = evaluation.translations_file
-    if evaluation.against is not None:
-        scores["against"] = evaluation.against
+    scores = {**evaluation.scores, **_name_what_was_evaluated(args)}
 
-    if evaluation.show is not None:
-        _print_examples(pairs, translations, evaluation.show)
+    if args.evaluation.show is not None:
+        _print_examples(pairs, evaluation.translations, args.evaluation.show)
     print("\n".join(describe_scores(scores)))
-    _write_outputs(evaluation, scores, translations)
+    _write_outputs(args.evaluation, scores, evaluation.translations)
     return scores
+
+
+def _choose_scoring(args: Arguments) -> ScoringArguments:
+    """Return the scoring options for the target language. Chinese, for example, needs another tokenization for BLEU."""
+    _source_language, target_language = args.data.languages()
+    return args.scoring.for_target(target_language)
+
+
+def _name_what_was_evaluated(args: Arguments) -> dict[str, str]:
+    """Return the names of the model, of the file of translations, and of what they are compared with, if any."""
+    names: dict[str, str] = {}
+    if args.model.model_name_or_path:
+        names["model"] = ", ".join(args.model.model_name_or_path)
+    if args.evaluation.translations_file is not None:
+        names["translations_file"] = args.evaluation.translations_file
+    if args.evaluation.against is not None:
+        names["against"] = args.evaluation.against
+    return names
 
 
 def _check_decoding_options(args: Arguments) -> None:
@@ -141,9 +151,7 @@ def _evaluate(args: Arguments, scoring: ScoringArguments, pairs: "Dataset") -> "
     from ...evaluation.evaluate import evaluate
 
     # These files are read before a model is loaded, because loading takes longer and a file may be invalid.
-    given_translations = None
-    if args.evaluation.translations_file:
-        given_translations = read_lines(Path(args.evaluation.translations_file), len(pairs))
+    translations_of_file = _read_translations(args.evaluation.translations_file, pairs)
     references = _read_references(args.evaluation.references_file or [], pairs)
     # These stay None if the translations come from a file. `evaluate` then only computes the scores.
     tokenizer = None
@@ -159,7 +167,7 @@ def _evaluate(args: Arguments, scoring: ScoringArguments, pairs: "Dataset") -> "
         model,
         pairs,
         tokenizer,
-        translations=given_translations,
+        translations=translations_of_file,
         references=references,
         against=_load_other_translations(args, pairs, search),
         data=args.data.describe(args.evaluation.split),
@@ -168,6 +176,13 @@ def _evaluate(args: Arguments, scoring: ScoringArguments, pairs: "Dataset") -> "
         **scoring.options(pairs),
         **search,
     )
+
+
+def _read_translations(path: str | None, pairs: "Dataset") -> list[str] | None:
+    """Return the lines of `--translations_file`, one for each pair; None if there is no such file."""
+    if not path:
+        return None
+    return read_lines(Path(path), len(pairs))
 
 
 def _write_outputs(args: EvaluationArguments, scores: Mapping[str, Any], translations: Sequence[str]) -> None:
@@ -209,14 +224,19 @@ def _load_other_translations(args: Arguments, pairs: "Dataset", search: Mapping[
     name = args.evaluation.against
     if name is None:
         return None
-    revision = args.evaluation.against_revision
     path = Path(name)
     is_file = path.exists() and not path.is_dir()
-    if is_file:
-        if revision is not None:
-            raise InputError(f"against_revision is {revision}, but has no effect on the file {name}; leave it out.")
-        return read_lines(path, len(pairs))
-    # The other options of the model, such as the device, apply to the second model as well.
+    if not is_file:
+        return _translate_by_other_model(name, args, pairs, search)
+    revision = args.evaluation.against_revision
+    if revision is not None:
+        raise InputError(f"against_revision is {revision}, but has no effect on the file {name}; leave it out.")
+    return read_lines(path, len(pairs))
+
+
+def _translate_by_other_model(name: str, args: Arguments, pairs: "Dataset", search: Mapping[str, Any]) -> list[str]:
+    """Return the translations of the model in `--against`, to which the first model's other options apply, too."""
+    revision = args.evaluation.against_revision
     other_model_args = replace(args.model, model_name_or_path=[name], revision=revision)
     tokenizer, model = load_tokenizer_and_model(other_model_args, args.engine)
     target_language = args.data.target_language_for(tokenizer)

@@ -66,24 +66,39 @@ def describe_openmp() -> dict[str, str | None]:
 
 
 def format_info(info: Mapping[str, Any]) -> str:
-    """Format the description of a machine as lines of text.
+    """Format the description of a machine, which [`main`] returns, as lines of text.
 
-    The text has three blocks: the versions of packages, the hardware, and the fast paths. `info` is the description
-    that [`main`] returns.
+    The text has three blocks: the versions of packages, the hardware, and the fast paths.
     """
+    return "\n".join(
+        [
+            *_describe_packages(info),
+            "",
+            *_describe_hardware(info),
+            "",
+            "fast paths:",
+            *_describe_fast_paths(info),
+        ]
+    )
+
+
+def _describe_packages(info: Mapping[str, Any]) -> list[str]:
+    """Return a line about each package. A minus sign stands for the version of one that is not installed."""
     lines = [f"{package} {version}" for package, version in info["versions"].items()]
-    # The version of a package that is not installed is None.
-    lines += [f"{package} {version or '-'}" for package, version in info["optional_packages"].items()]
-    lines.append("")
-    lines += _describe_hardware(info)
-    lines.append("")
-    lines.append("fast paths:")
+    for package, version in info["optional_packages"].items():
+        lines.append(f"{package} {version or '-'}")
+    return lines
+
+
+def _describe_fast_paths(info: Mapping[str, Any]) -> list[str]:
+    """Return a line about each fast path, with the reason if it is off."""
+    lines = []
     for path, state in info["fast_paths"].items():
         if state["on"]:
             lines.append(f"  {path}: on")
         else:
             lines.append(f"  {path}: off, because {state['reason']}")
-    return "\n".join(lines)
+    return lines
 
 
 def _describe_hardware(info: Mapping[str, Any]) -> list[str]:

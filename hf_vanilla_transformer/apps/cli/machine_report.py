@@ -65,41 +65,71 @@ def _cpu_capabilities() -> dict[str, bool]:
 def fast_paths() -> dict[str, str]:
     """Return the reason why each fast path is off on this machine, as a dict from the path's name to the reason.
 
-    A fast path is an optimized implementation. An empty reason means that the path is on. For example, on a machine
-    without an accelerator, whose torch has oneDNN enabled and uses AVX2, the reason for "large float32 matmuls by
-    oneDNN" is "torch uses AVX2 here, and the path needs AVX-512".
+    A fast path is an optimized implementation. An empty reason means that the path is on.
     """
-    # Each of the variables below belongs to one requirement. It is empty if the requirement is met, and otherwise it
-    # says why not.
-    accelerator_reason = ""
-    if torch.accelerator.is_available():
-        accelerator_reason = "models run on the accelerator by default; --device cpu selects it"
-    onednn_reason = ""
-    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
-        onednn_reason = "torch was built without oneDNN, or oneDNN is disabled"
-    avx512_reason = ""
-    if not has_avx512():
-        capability = torch.backends.cpu.get_cpu_capability()
-        avx512_reason = f"torch uses {capability} here, and the path needs AVX-512"
-    # Without VNNI, x86 CPUs still compute int8 matmuls, but only with 7-bit activations. So the path with 8-bit
-    # activations is off.
-    vnni_reason = ""
-    if not torch.cpu._is_vnni_supported():
-        vnni_reason = "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"
-    allocator_reason = ""
-    if platform.libc_ver()[0] != "glibc":
-        allocator_reason = "it needs glibc"
-    # For a path with several requirements, `or` selects the first reason that is not empty. If all requirements are
-    # met, the result is empty.
+    # Each of these is empty if a requirement is met, and otherwise says why not.
+    accelerator_reason = _reason_against_cpu()
+    onednn_reason = _reason_against_onednn()
+    avx512_reason = _reason_against_avx512()
+    allocator_reason = _reason_against_allocator()
     return {
         "CPU decoder for one token at a time": accelerator_reason,
-        "prepacked weights for inference": accelerator_reason or onednn_reason,
-        "large float32 matmuls by oneDNN": accelerator_reason or onednn_reason or avx512_reason,
+        "prepacked weights for inference": _first_reason(accelerator_reason, onednn_reason),
+        "large float32 matmuls by oneDNN": _first_reason(accelerator_reason, onednn_reason, avx512_reason),
         "bfloat16 matmuls on the CPU": _reason_against_matmul("bfloat16", torch.bfloat16),
         "float16 matmuls on the CPU": _reason_against_matmul("float16", torch.float16),
-        "int8 matmuls with 8-bit activations": vnni_reason,
-        "freed memory stays in the process": accelerator_reason or allocator_reason,
+        "int8 matmuls with 8-bit activations": _reason_against_8_bit_activations(),
+        "freed memory stays in the process": _first_reason(accelerator_reason, allocator_reason),
     }
+
+
+def _first_reason(*reasons: str) -> str:
+    """Return the first reason that is not empty; an empty string if all requirements are met."""
+    for reason in reasons:
+        if reason:
+            return reason
+    return ""
+
+
+def _reason_against_cpu() -> str:
+    """Return the reason why models do not run on the CPU by default, or an empty string if they do."""
+    if torch.accelerator.is_available():
+        return "models run on the accelerator by default; --device cpu selects it"
+    return ""
+
+
+def _reason_against_onednn() -> str:
+    """Return the reason why torch does not use oneDNN, or an empty string if it does."""
+    has_onednn = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    if has_onednn:
+        return ""
+    return "torch was built without oneDNN, or oneDNN is disabled"
+
+
+def _reason_against_avx512() -> str:
+    """Return the reason why a path that needs AVX-512 is off, or an empty string if torch uses AVX-512."""
+    if has_avx512():
+        return ""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"torch uses {capability} here, and the path needs AVX-512"
+
+
+def _reason_against_8_bit_activations() -> str:
+    """Return the reason why int8 matmuls have no 8-bit activations, or an empty string if they do.
+
+    Without VNNI, x86 CPUs still compute int8 matmuls, but only with 7-bit activations.
+    """
+    if torch.cpu._is_vnni_supported():
+        return ""
+    return "the CPU has no VNNI, so activations are rounded to 7 bits instead of 8"
+
+
+def _reason_against_allocator() -> str:
+    """Return the reason why freed memory cannot be kept, or an empty string if it can."""
+    libc, _version = platform.libc_ver()
+    if libc == "glibc":
+        return ""
+    return "it needs glibc"
 
 
 def _reason_against_matmul(name: str, dtype: torch.dtype) -> str:

@@ -49,13 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif verb == "--version":
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
-            # Each verb is a module of this package with a function `main`.
-            import_module(f".{verb}", __package__).main(verb_arguments)
-            # The output is flushed here, so that an error such as a full disk is reported in one line.
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            _run_verb(verb, verb_arguments)
         else:
             raise InputError(f'"{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
+
+
+def _run_verb(verb: str, arguments: list[str]) -> None:
+    """Call the function `main` of a verb, which is a module of this package, and flush the output.
+
+    The flush comes here, so that an error such as a full disk is reported in one line.
+    """
+    verb_module = import_module(f".{verb}", __package__)
+    verb_module.main(arguments)
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _help_page() -> str:

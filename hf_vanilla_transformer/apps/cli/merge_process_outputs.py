@@ -81,22 +81,16 @@ class Processes:
     def _open_part(self, path: str, chunk_sizes: list[int]) -> Iterator[IO[str]]:
         """Open this process's part for the duration of the block. Then wait for the other parts, and merge them.
 
-        A part is a file with the output lines of one process. Every process runs this method:
-
-        1. The block of the `with` statement writes this process's lines to its part.
-        2. After the block, the process waits until the parts of all processes are complete.
-        3. The first process merges the parts into the file `path`. The other processes do nothing more.
+        A part is a file with the output lines of one process. Every process runs this method, but only the first merges
+        the parts into the file `path`.
 
         Args:
-            path: the output file.
-            chunk_sizes: the list that is also passed to [`share`]. It is empty when the block starts. During the block,
-                [`share`] appends the size of every chunk, and step 3 needs these sizes.
+            chunk_sizes: a list to which [`share`] appends the size of every chunk during the block.
         """
         parts = self._name_parts(path)
         own_part = parts[self.index]
         # The lock is held until the merge has ended, so that no other command writes the parts in the meantime.
         with self._lock_of_parts(path):
-            # If step 1 or 2 fails, a warning names the part, which is kept.
             with _warning_on_failure(own_part):
                 with own_part.open("w", encoding="utf-8") as file:
                     # The caller's block runs here, and writes this part.
@@ -104,7 +98,7 @@ class Processes:
                 # Each process calls this when its part is complete, and waits until all others have called it, too.
                 _process_state().wait_for_everyone()
             if self.index == 0:
-                # By now, `chunk_sizes` has the sizes of all chunks, because the caller's block has ended.
+                # Only now, after the caller's block, does `chunk_sizes` have the sizes of all chunks.
                 _merge_parts(path, parts, chunk_sizes)
 
     def _lock_of_parts(self, path: str) -> AbstractContextManager[object]:
@@ -154,17 +148,22 @@ def _merge_parts(path: str, parts: list[Path], chunk_sizes: list[int]) -> None:
         for chunk_number, chunk_size in enumerate(chunk_sizes):
             # The processes took turns. For example, with 2 processes, the chunks 0, 2, 4, ... are in part 0.
             part_file = part_files[chunk_number % len(part_files)]
-            # `islice` continues where the previous chunk of this part ended.
-            lines = list(islice(part_file, chunk_size))
-            if len(lines) < chunk_size:
-                raise InputError(
-                    f"{part_file.name} ends after {len(lines)} of the {chunk_size} lines of chunk {chunk_number}; "
-                    "translate again."
-                )
-            merged_file.writelines(lines)
+            merged_file.writelines(_read_next_chunk(part_file, chunk_number, chunk_size))
     # The merged file is complete only after the block, so the parts must stay until then.
     for part in parts:
         part.unlink()
+
+
+def _read_next_chunk(part_file: IO[str], chunk_number: int, chunk_size: int) -> list[str]:
+    """Read the lines of the next chunk from a part. Raise InputError if the part ends before the chunk does."""
+    # `islice` continues where the previous chunk of this part ended.
+    lines = list(islice(part_file, chunk_size))
+    if len(lines) < chunk_size:
+        raise InputError(
+            f"{part_file.name} ends after {len(lines)} of the {chunk_size} lines of chunk {chunk_number}; "
+            "translate again."
+        )
+    return lines
 
 
 def _process_state() -> "PartialState":

@@ -123,21 +123,25 @@ def given_arguments(
     known_arguments = list(arguments_by_name.values())
     parser = _make_parser(known_arguments, description, verb, hidden, shows_all="--help_all" in arguments)
     _check_encoding(arguments)
-    # Up to the `if`, `values` has only the arguments of the command line.
     values = _parse_values(parser, arguments_by_name, arguments)
-    # The recipe's name is removed, because `config` is not an argument of `argument_class`. None means that the command
-    # line names no recipe.
+    # `config` is removed, because it is not an argument of `argument_class`.
     recipe = values.pop("config", None)
     if recipe is not None:
-        recipe_values = read_recipe(recipe, argument_class)
-        # From here on, `values` has the recipe's arguments as well, except those that an argument of the command line
-        # overrides or contradicts.
-        values = override_recipe(recipe_values, values)
-        # An output file must not overwrite the recipe's file. The output may be named by the command line or by the
-        # recipe, so this check needs the values of both.
-        _check_outputs(values, recipe)
+        values = _add_recipe_values(values, recipe, argument_class)
     # This comes last, because a required argument may be in the recipe.
     _check_required(known_arguments, values)
+    return values
+
+
+def _add_recipe_values(command_line_values: dict[str, Any], recipe: str, argument_class: type) -> dict[str, Any]:
+    """Return the values of a command line and of its recipe.
+
+    Values of the recipe that the command line overrides or contradicts are left out. Raises InputError if an output
+    file, which the command line or the recipe may name, would overwrite the recipe's file.
+    """
+    recipe_values = read_recipe(recipe, argument_class)
+    values = override_recipe(recipe_values, command_line_values)
+    _check_outputs(values, recipe)
     return values
 
 
@@ -262,7 +266,6 @@ def _make_parser(
     """Build a verb's argument parser, including its help page.
 
     Args:
-        arguments: the arguments of the verb.
         description: the docstring of the verb.
         verb: the name of the verb, or None for a program that is not a verb.
         hidden: names of arguments that the help page does not show.
@@ -270,22 +273,13 @@ def _make_parser(
     """
     options = [argument for argument in arguments if not argument.is_positional]
     positionals = [argument for argument in arguments if argument.is_positional]
-
-    program = None
-    if verb is not None:
-        program = f"{PROGRAM} {verb}"
-    # argparse replaces %(prog)s by the program's name.
-    usage = "%(prog)s [--name value ...]"
-    if positionals:
-        # A verb has at most one positional argument.
-        usage = f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
-    text, epilog = _split_description(description or "")
+    text, epilog = _split_description(description)
     parser = HfArgumentParser(
         _make_groups(options, hidden, shows_all),  # type: ignore[arg-type]
-        prog=program,
+        prog=_name_program(verb),
         description=text,
         epilog=epilog,
-        usage=usage,
+        usage=_write_usage(positionals),
         # Otherwise `--model` would be accepted as an abbreviation of `--model_name_or_path`.
         allow_abbrev=False,
         # Errors are raised as ArgumentError, so that `_parse_values` can report them.
@@ -298,6 +292,21 @@ def _make_parser(
     has_trainer_group = any(option.group == _TRAINER_GROUP for option in options)
     _add_common_options(parser, has_trainer_group)
     return parser
+
+
+def _name_program(verb: str | None) -> str | None:
+    """Return the name of a verb's program for `--help`; None, which stands for argparse's default, without a verb."""
+    if verb is None:
+        return None
+    return f"{PROGRAM} {verb}"
+
+
+def _write_usage(positionals: Sequence[_Argument]) -> str:
+    """Return the first line of `--help`, in which argparse replaces %(prog)s by the program's name."""
+    if not positionals:
+        return "%(prog)s [--name value ...]"
+    # A verb has at most one positional argument.
+    return f"%(prog)s [{positionals[0].name} ...] [--name value ...]"
 
 
 def _add_common_options(parser: HfArgumentParser, has_trainer_group: bool) -> None:
@@ -336,9 +345,7 @@ def _sort_into_groups(options: Sequence[_Argument]) -> dict[str, list[_Argument]
     # options come last.
     own_options = [option for option in options if "group" not in option.field.metadata]
     moved_options = [option for option in options if "group" in option.field.metadata]
-    options_by_group: dict[str, list[_Argument]] = {}
-    for option in [*own_options, *moved_options]:
-        options_by_group.setdefault(option.group, []).append(option)
+    options_by_group = _group_options([*own_options, *moved_options])
 
     other_groups = [group for group in options_by_group if group not in (*_GROUPS, _TRAINER_GROUP)]
     sorted_groups: dict[str, list[_Argument]] = {}
@@ -349,11 +356,21 @@ def _sort_into_groups(options: Sequence[_Argument]) -> dict[str, list[_Argument]
     return sorted_groups
 
 
-def _split_description(description: str) -> tuple[str, str | None]:
+def _group_options(options: Sequence[_Argument]) -> dict[str, list[_Argument]]:
+    """Return the options of each group, in the order of the options."""
+    options_by_group: dict[str, list[_Argument]] = {}
+    for option in options:
+        options_by_group.setdefault(option.group, []).append(option)
+    return options_by_group
+
+
+def _split_description(description: str | None) -> tuple[str, str | None]:
     """Split a verb's docstring into the text above and below the list of options in `--help`.
 
     The text above is wrapped at 80 columns. The text below has the example commands, and is None if there are none.
     """
+    if description is None:
+        return "", None
     text_lines = []
     examples = []
     for line in description.splitlines():
@@ -362,13 +379,16 @@ def _split_description(description: str) -> tuple[str, str | None]:
             examples.append(f"  {stripped_line}")
         else:
             text_lines.append(stripped_line)
-    text = "\n".join(text_lines).strip()
-    # Empty lines separate paragraphs.
-    wrapped_paragraphs = [textwrap.fill(paragraph, 80) for paragraph in text.split("\n\n")]
-    description_above = "\n\n".join(wrapped_paragraphs)
+    text_above = _wrap_paragraphs("\n".join(text_lines))
     if not examples:
-        return description_above, None
-    return description_above, "\n".join(["examples:", *examples])
+        return text_above, None
+    return text_above, "\n".join(["examples:", *examples])
+
+
+def _wrap_paragraphs(text: str) -> str:
+    """Wrap each paragraph of a text at 80 columns. Empty lines separate paragraphs."""
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(paragraph, 80) for paragraph in paragraphs)
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -398,21 +418,18 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         if not spellings:
             # The argument is positional.
             return super()._format_action_invocation(action)
+        names = ", ".join(spellings)
         if action.nargs == 0:
             # The option takes no value, such as --help.
-            return ", ".join(spellings)
+            return names
         if action.nargs == "?":
-            # The value may be left out, so the option is a switch. Its values are shown only if it is on by default,
-            # so that users know how to turn it off.
-            if action.default is True:
-                return f"{spellings[0]} {{true,false}}"
-            return spellings[0]
-        value = self._name_value(action)
-        invocation = f"{', '.join(spellings)} {value}"
+            # The value may be left out, so the option is a switch.
+            return _format_switch(spellings[0], action)
+        value_name = self._name_value(action)
         if action.nargs == "+":
             # The option takes one or more values.
-            invocation += f" [{value} ...]"
-        return invocation
+            return f"{names} {value_name} [{value_name} ...]"
+        return f"{names} {value_name}"
 
     def _name_value(self, action: argparse.Action) -> str:
         """Return an argument's choices if they are short, or else a name for its type, such as `N` for a number."""
@@ -427,6 +444,13 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return "VALUE"
 
 
+def _format_switch(name: str, action: argparse.Action) -> str:
+    """Format the name of a switch, with its values only if it is on by default, so that users can turn it off."""
+    if action.default is True:
+        return f"{name} {{true,false}}"
+    return name
+
+
 def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:
     """Return the values that a command line sets, by argument name. Defaults are not included.
 
@@ -434,9 +458,7 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
     """
     # All verbs have --config, which is not among `names`.
     all_names = [*names, "config"]
-    # The parser sets the values as attributes of this object. It sets a default only if the attribute does not exist,
-    # so arguments that are not on the command line keep the value `_NOT_GIVEN`.
-    namespace = argparse.Namespace(**dict.fromkeys(all_names, _NOT_GIVEN))
+    namespace = _make_namespace(all_names)
     try:
         _, unknown_arguments = parser.parse_known_args(arguments, namespace)
     except argparse.ArgumentError as error:
@@ -444,11 +466,27 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
     if unknown_arguments:
         unknown_name, _, _ = unknown_arguments[0].partition("=")
         raise InputError(f"there is no argument {unknown_name}; --help lists them.")
+    return _collect_values(namespace, all_names)
+
+
+def _make_namespace(names: Sequence[str]) -> argparse.Namespace:
+    """Return an object whose attributes the parser sets to the arguments on the command line.
+
+    The parser sets a default only if an attribute does not exist. So all others keep the value `_NOT_GIVEN`.
+    """
+    namespace = argparse.Namespace()
+    for name in names:
+        setattr(namespace, name, _NOT_GIVEN)
+    return namespace
+
+
+def _collect_values(namespace: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the arguments that are on the command line, by name."""
     values = {}
-    for name in all_names:
+    for name in names:
         value = getattr(namespace, name)
         # A positional argument takes any number of values. If there are none, the parser sets an empty list.
-        is_given = value is not _NOT_GIVEN and value != []
-        if is_given:
+        is_on_command_line = value is not _NOT_GIVEN and value != []
+        if is_on_command_line:
             values[name] = value
     return values

@@ -240,18 +240,16 @@ FIGURES: dict[str, Any] = {
 @program
 def main(arguments: list[str]) -> Path | None:
     """Draw the figure that the first argument names, and return its path. Returns None for `--help` and `--version`."""
-    if not arguments:
-        arguments = ["--help"]
-    figure = arguments[0]
+    figure = arguments[0] if arguments else "--help"
     if figure in FIGURES:
         return draw(figure, arguments[1:])
     if figure in ("-h", "--help"):
         print(f"usage: {PROGRAM} plot {{{','.join(FIGURES)}}} ... [--name value ...]\n\n{__doc__}")
-    elif figure == "--version":
+        return None
+    if figure == "--version":
         print(f"{PROGRAM} {__version__}")
-    else:
-        raise InputError(f'"{figure}" is not a figure; use one of {", ".join(FIGURES)}.')
-    return None
+        return None
+    raise InputError(f'"{figure}" is not a figure; use one of {", ".join(FIGURES)}.')
 
 
 def draw(figure: str, arguments: list[str]) -> Path:
@@ -261,9 +259,7 @@ def draw(figure: str, arguments: list[str]) -> Path:
     """
     figure_class = FIGURES[figure]
     args = parse(_combine_argument_classes(figure_class), figure_class.__doc__, arguments, f"plot {figure}")
-    output = args.file.output
-    if output is None:
-        output = f"{figure}.png"
+    output = _choose_output(args.file, figure)
     # `args` is a tuple of all argument objects.
     check_can_write(output, inputs=_list_inputs(args))
     # This is not imported at the top, because --help does not need it.
@@ -280,6 +276,13 @@ def draw(figure: str, arguments: list[str]) -> Path:
     return path
 
 
+def _choose_output(file_args: FileArguments, figure: str) -> str:
+    """Return the path of the file to write, by default the figure's name and .png."""
+    if file_args.output is None:
+        return f"{figure}.png"
+    return file_args.output
+
+
 def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
     """List the models and the files of training runs that a figure's arguments name.
 
@@ -290,13 +293,16 @@ def _list_inputs(all_arguments: Iterable[object]) -> list[str | Path]:
         if isinstance(arguments, LoadingArguments) and arguments.model_name_or_path is not None:
             inputs.append(arguments.model_name_or_path)
         if isinstance(arguments, CurveArguments):
-            for run in arguments.runs:
-                # A run is a file, or a folder with the file curve.json.
-                path = Path(run)
-                if path.is_dir():
-                    path = path / "curve.json"
-                inputs.append(path)
+            inputs.extend(_find_file_of_run(run) for run in arguments.runs)
     return inputs
+
+
+def _find_file_of_run(run: str) -> Path:
+    """Return the file of a run, which is named either by the file itself or by its folder."""
+    path = Path(run)
+    if path.is_dir():
+        return path / "curve.json"
+    return path
 
 
 def _combine_argument_classes(figure_class: type) -> Any:

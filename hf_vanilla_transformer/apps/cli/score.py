@@ -66,12 +66,15 @@ def main(arguments: list[str]) -> list[Score]:
     )
     with open_output(output) as file:
         for source, target, pair_score in zip(sources, targets, scores, strict=True):
-            if args.score.format == "jsonl":
-                line = format_as_json(source, target, pair_score)
-            else:
-                line = f"{pair_score.total:.6f}"
-            file.write(f"{line}\n")
+            file.write(_format_line(args.score.format, source, target, pair_score))
     return scores
+
+
+def _format_line(output_format: str, source: str, target: str, pair_score: Score) -> str:
+    """Return a pair's line of the output, which is either in JSON or only has the total log-probability."""
+    if output_format == "jsonl":
+        return f"{format_as_json(source, target, pair_score)}\n"
+    return f"{pair_score.total:.6f}\n"
 
 
 def format_as_json(source: str, target: str, pair_score: Score) -> str:

@@ -46,33 +46,41 @@ def load_tokenizer_and_model(
 ) -> tuple[PreTrainedTokenizerBase, Any]:
     """Load the tokenizer and the model that the command line names.
 
+    Raises InputError if the engine cannot load several models, or does not run on the device.
+
     Args:
         args: the options of the model. Several model names make an ensemble.
         engine: the options of the engine that runs the model. None stands for PyTorch.
 
     Returns:
         The tokenizer, and an object that translates: a PyTorch model, an ensemble of such models, or an engine.
-
-    Raises:
-        InputError: if the engine cannot load several models, or does not run on the device.
     """
-    if isinstance(args.model_name_or_path, str):
-        names = [args.model_name_or_path]
-    else:
-        names = args.model_name_or_path
+    names = _list_model_names(args)
     if engine is None or engine.engine == "torch":
         # A single name gives a model instead of an ensemble.
         return load_ensemble(names, args.device, **args.options())
 
-    if len(names) > 1:
-        raise InputError(f"--engine {engine.engine} has no ensembles; name one model, or use the engine torch.")
-    if args.device not in (None, "cpu"):
-        raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
+    _check_engine(engine.engine, names, args.device)
     name = names[0]
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **args.options())
         model = load_engine(name, engine.engine, engine.compute_type, revision=args.revision, token=args.token)
         return tokenizer, model
+
+
+def _list_model_names(args: LoadingArguments) -> list[str]:
+    """Return the names of the models. Only some verbs accept several."""
+    if isinstance(args.model_name_or_path, str):
+        return [args.model_name_or_path]
+    return args.model_name_or_path
+
+
+def _check_engine(engine_name: str, names: list[str], device: str | None) -> None:
+    """Raise InputError if an engine other than PyTorch cannot load several models, or does not run on the device."""
+    if len(names) > 1:
+        raise InputError(f"--engine {engine_name} has no ensembles; name one model, or use the engine torch.")
+    if device not in (None, "cpu"):
+        raise InputError(f"device is {device}, but --engine {engine_name} runs on the CPU; leave out --device.")
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:

@@ -70,22 +70,27 @@ class JsonFields(NamedTuple):
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
         """Format a translation as a JSON object with the sentence's fields, the translation, and its details."""
-        if sentence.fields is None:
-            # The input is plain text.
-            fields: dict[str, Any] = {self.source: sentence.text}
-        else:
-            # This is a copy, because the sentence must not change.
-            fields = dict(sentence.fields)
+        fields = self._copy_fields(sentence)
         fields[self.target] = translation.text
         fields["score"] = translation.score
         if translation.alternatives:
-            alternatives = []
-            for alternative in translation.alternatives:
-                alternatives.append({self.target: alternative.text, "score": alternative.score})
-            fields["alternatives"] = alternatives
+            fields["alternatives"] = self._list_alternatives(translation)
         if translation.flags:
             fields["flags"] = sorted(translation.flags)
         return json.dumps(fields, ensure_ascii=False)
+
+    def _copy_fields(self, sentence: Sentence) -> dict[str, Any]:
+        """Return a copy of the sentence's fields, which must not change; only the text if the input is plain text."""
+        if sentence.fields is None:
+            return {self.source: sentence.text}
+        return dict(sentence.fields)
+
+    def _list_alternatives(self, translation: Translation) -> list[dict[str, object]]:
+        """Return a JSON object for each alternative of a translation."""
+        alternatives: list[dict[str, object]] = []
+        for alternative in translation.alternatives:
+            alternatives.append({self.target: alternative.text, "score": alternative.score})
+        return alternatives
 
 
 def _parse_json(line: str, place: str) -> object:
@@ -123,17 +128,15 @@ def is_json(path: str) -> bool:
 def read_sentences(
     path: str | None, arguments: Sequence[str], fields: JsonFields | None, size: int
 ) -> Iterator[list[Sentence]]:
-    """Read sentences in chunks, from the command line, from a file, or from standard input.
+    """Read sentences in chunks from the command line, from a file or, if neither is given, from standard input.
+
+    Raises InputError if sentences are given in two ways. Errors of the file or of its lines may be raised only while
+    the chunks are read.
 
     Args:
-        path: the file, or None. Without a file and without `arguments`, standard input is read.
         arguments: sentences on the command line. They form a single chunk.
         fields: the field names of JSON lines, or None for plain text.
         size: the maximum number of sentences in a chunk.
-
-    Raises:
-        OSError: if the file cannot be read. It may be raised while the chunks are read.
-        ValueError: if a line is invalid, or if sentences are given in two ways.
     """
     if arguments and path:
         raise InputError("sentences were given both as arguments and as a file; give one of the two.")
@@ -142,8 +145,17 @@ def read_sentences(
         return iter([only_chunk])
     if path is None:
         return _chunks_of_stdin(fields, size)
-    check_is_input(Path(path))
-    sentences = _parse(iterate_lines(Path(path)), path, fields)
+    return _chunks_of_file(path, fields, size)
+
+
+def _chunks_of_file(path: str, fields: JsonFields | None, size: int) -> Iterator[list[Sentence]]:
+    """Check that a file can be read, and return an iterator over its sentences in chunks.
+
+    This is not a generator function, so that the check takes place at once.
+    """
+    file = Path(path)
+    check_is_input(file)
+    sentences = _parse(iterate_lines(file), path, fields)
     return _chunks(sentences, size)
 
 

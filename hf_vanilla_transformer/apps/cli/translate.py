@@ -84,11 +84,23 @@ class TranslationArguments:
     def __post_init__(self) -> None:
         """Raise InputError if options contradict each other, or if an option would have no effect."""
         check_optional(self, "num_return_sequences")
+        self._check_columns()
+        self._check_json_options()
+        if self.source_lang is not None and not self.split_sentences:
+            raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
+        if self.num_return_sequences is not None and not self._has_json_output():
+            raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
+
+    def _check_columns(self) -> None:
+        """Raise InputError if two fields of the JSON output would have the same name."""
         if self.source_column == self.target_column:
             raise InputError(f'source_column and target_column are both "{self.source_column}"; give two names.')
         # JSON output has the details "score", "alternatives" and "flags".
         if self.target_column in DETAILS:
             raise InputError(f"target_column is {self.target_column}, another field of the output; give another name.")
+
+    def _check_json_options(self) -> None:
+        """Raise InputError if an option for JSON lines would have no effect."""
         uses_files_only = self.input is not None and self.output is not None
         if self.json_lines and uses_files_only:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
@@ -97,10 +109,6 @@ class TranslationArguments:
         has_json_lines = self._has_json_input() or self._has_json_output()
         if not has_default_columns and not has_json_lines:
             raise InputError("source_column and target_column have no effect on lines of text; leave them out.")
-        if self.source_lang is not None and not self.split_sentences:
-            raise InputError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
-        if self.num_return_sequences is not None and not self._has_json_output():
-            raise InputError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
 
     def input_fields(self) -> JsonFields | None:
         """Return the JSON field names of the input, or None if the input is plain text."""
@@ -136,21 +144,26 @@ class TranslationArguments:
 
     def translate_kwargs(self) -> dict[str, Any]:
         """Return the arguments for `translate()` and `translate_documents()` that follow from these options."""
-        arguments: dict[str, Any] = {}
-        # Flags are always reported. Plain text has no room for other details, which take time to compute.
-        arguments["return_details"] = DetailLevel.FLAGS
-        if self._has_json_output():
-            arguments["return_details"] = DetailLevel.ALL
+        arguments: dict[str, Any] = {"return_details": self._choose_detail_level()}
         if self.split_sentences:
-            arguments["split_sentences"] = True
-            # Without a language, True stands for the language of the tokenizer.
-            if self.source_lang:
-                arguments["split_sentences"] = self.source_lang
+            arguments["split_sentences"] = self._choose_language_of_splitter()
         if self.target_lang:
             arguments["target_lang"] = self.target_lang
         if self.num_return_sequences:
             arguments["num_return_sequences"] = self.num_return_sequences
         return arguments
+
+    def _choose_detail_level(self) -> DetailLevel:
+        """Return the details to compute. Plain text has room only for flags, which are always reported."""
+        if self._has_json_output():
+            return DetailLevel.ALL
+        return DetailLevel.FLAGS
+
+    def _choose_language_of_splitter(self) -> str | bool:
+        """Return the language by whose rules texts are split. True stands for the language of the tokenizer."""
+        if self.source_lang:
+            return self.source_lang
+        return True
 
 
 class Arguments(NamedTuple):
@@ -220,21 +233,17 @@ class _Translator:
     def _collect_options(self, args: Arguments, terms: dict[str, list[str]] | None) -> dict[str, Any]:
         """Return the arguments for `translate()` and `translate_documents()` that the command line sets.
 
-        Args:
-            args: the arguments of the verb.
-            terms: the terms of the glossary, with the translations of each one; None if there is no glossary.
+        Raises ValueError if the model cannot use the glossary, or does not translate into the target language.
 
-        Raises:
-            ValueError: if the model cannot use the glossary, or does not translate into the target language.
+        Args:
+            terms: the terms of the glossary, with the translations of each one; None if there is no glossary.
         """
         options = args.text.translate_kwargs()
         options.update(args.decoding.generate_kwargs())
         if terms is not None:
             options["glossary"] = Glossary(terms, self._tokenizer)
         if terms is not None or args.text.target_lang is not None:
-            # The model decides whether the glossary and the target language can be used. This call only checks them, so
-            # that an error is reported before any input is read: it translates no sentences, and its result is not
-            # used. The options that are added below need no such check.
+            # This call without sentences only checks the glossary and the language, before any input is read.
             translate(self._model, self._tokenizer, [], **options)
         options["tokens_per_batch"] = args.batches.tokens_per_batch
         if args.text.has_subtitles():
@@ -336,36 +345,49 @@ def _translate_documents(args: Arguments, processes: Processes, documents: list[
 
 
 def _translate_sentences(args: Arguments, processes: Processes) -> None:
-    """Translate the sentences from the command line, from the input file, or from standard input, chunk by chunk.
-
-    If a launcher has started several processes, this process translates only its share of the chunks.
-    """
+    """Translate this process's share of the sentences from the command line, a file or standard input, in chunks."""
     text_args = args.text
-    chunk_size = CHUNK_SIZE
-    if processes.count > 1:
-        chunk_size = CHUNK_SIZE_OF_SEVERAL
-    # This call checks the input before the model is loaded. It returns an iterator, so the sentences are not read until
-    # the loop below.
+    chunk_size = _choose_chunk_size(processes)
+    # This call only checks the input, so it comes before the model is loaded. The sentences are read later.
     chunks = read_sentences(text_args.input, text_args.sentences, text_args.input_fields(), chunk_size)
     translator = _Translator(args, processes.device())
 
-    # The number of sentences in each chunk, including the chunks of other processes. `share` and `open` must get the
-    # same list, because `share` appends to it during the loop. If there are several processes, `open` reads it at the
-    # end of the block. With two processes and 1,250 sentences, for example, the list grows to [500, 500, 250].
-    chunk_sizes: list[int] = []
     start = time.perf_counter()
-    # If there are several processes, `open` waits for the others at the end of this block, and the first process merges
-    # all outputs.
+    num_sentences_of_all_processes = _translate_and_write_chunks(chunks, translator, processes, text_args)
+    seconds = time.perf_counter() - start
+
+    is_first_process = processes.index == 0
+    # The speed is meaningless for the few sentences of a command line.
+    if is_first_process and not text_args.sentences:
+        _print_speed(num_sentences_of_all_processes, seconds)
+
+
+def _choose_chunk_size(processes: Processes) -> int:
+    """Return the maximum number of sentences in a chunk."""
+    if processes.count > 1:
+        return CHUNK_SIZE_OF_SEVERAL
+    return CHUNK_SIZE
+
+
+def _translate_and_write_chunks(
+    chunks: Iterator[list[Sentence]],
+    translator: _Translator,
+    processes: Processes,
+    text_args: TranslationArguments,
+) -> int:
+    """Translate this process's share of the chunks, and write the output file.
+
+    Returns the number of sentences in the chunks of all processes.
+    """
+    # The sizes of all processes' chunks. `share` fills this list, and `open` reads it at the end of the block.
+    chunk_sizes: list[int] = []
+    # Of several processes, each waits for the others at the end of this block, and the first merges all outputs.
     with processes.open(text_args.output, chunk_sizes) as file, translator.reporting_flags():
-        # Of N processes, each gets every N-th chunk. `share` reads the input to its end in every process.
         for chunk in processes.share(chunks, chunk_sizes):
             file.writelines(_translate_chunk(chunk, translator, text_args))
             # Readers of a pipe get each chunk without delay.
             file.flush()
-    seconds = time.perf_counter() - start
-    # The speed is meaningless for the few sentences of a command line.
-    if not text_args.sentences and processes.index == 0:
-        _print_speed(sum(chunk_sizes), seconds)
+    return sum(chunk_sizes)
 
 
 def _translate_chunk(
