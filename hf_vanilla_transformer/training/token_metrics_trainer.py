@@ -142,7 +142,9 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         )
         # `prediction_step` appends the sums, (3,), of each batch with labels.
         self._evaluation_sums: list[torch.Tensor] = []
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # The Trainer prepends the prefix to the names of its metrics.
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        output = super().evaluation_loop(*args, **kwargs)
         if not self._evaluation_sums:
             # No batch had labels, so there is nothing to measure.
             return output

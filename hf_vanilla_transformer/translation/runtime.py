@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .engine import Engine
@@ -136,7 +135,12 @@ class TorchRuntime(Runtime):
         # The `input_ids` and the `attention_mask` have the shapes (batch, padded source) and (batch, padded target).
         padded_source = self._pad(sources)
         padded_target = self._pad(targets)
-        output = self._run_model(padded_source, padded_target, with_hidden_states=with_attention)
+        inputs = {**padded_source, "decoder_input_ids": self._make_decoder_inputs(padded_target)}
+        if with_attention:
+            # Attention weights are computed below from these hidden states.
+            inputs["output_hidden_states"] = True
+        output = self._model(**inputs, use_cache=False)
+
         padded_attention = None
         if with_attention:
             # `decoder_hidden_states[i]` is the input of decoder layer i. The result is (batch, padded target, padded
@@ -154,15 +158,6 @@ class TorchRuntime(Runtime):
             if padded_attention is not None:
                 attention = padded_attention[row, : len(target_ids), : len(source_ids)].cpu()
             yield ForcedTarget(log_probs, attention)
-
-    def _run_model(
-        self, padded_source: BatchEncoding, padded_target: BatchEncoding, with_hidden_states: bool
-    ) -> Seq2SeqLMOutput:
-        """Run the model with teacher forcing, and return its output, with all layers' hidden states if requested."""
-        inputs = {**padded_source, "decoder_input_ids": self._make_decoder_inputs(padded_target)}
-        if with_hidden_states:
-            inputs["output_hidden_states"] = True
-        return self._model(**inputs, use_cache=False)
 
     def _make_decoder_inputs(self, padded_target: BatchEncoding) -> torch.Tensor:
         """Return the decoder's input for given targets: the start token, and then all columns of the

@@ -481,9 +481,11 @@ def _set_special_tokens(spec_config: Any, config: VanillaTransformerConfig, targ
     """
     pad_id: Any = config.pad_token_id
     start_id: Any = config.decoder_start_token_id
+    bos_id: Any = config.bos_token_id
+    eos_id: Any = config.eos_token_id
     pad_token = target_texts[pad_id]
-    spec_config.bos_token = _text_or_pad(config.bos_token_id, target_texts, pad_token)
-    spec_config.eos_token = _text_or_pad(config.eos_token_id, target_texts, pad_token)
+    spec_config.bos_token = _text_or_pad(bos_id, target_texts, pad_token)
+    spec_config.eos_token = _text_or_pad(eos_id, target_texts, pad_token)
     # The unknown token is never used.
     spec_config.unk_token = pad_token
     spec_config.decoder_start_token = target_texts[start_id]
