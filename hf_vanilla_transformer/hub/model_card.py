@@ -159,39 +159,22 @@ def fill_model_card(
         training_facts: the rows of the table about the training run or about the conversion.
         converted: True if the model was converted from another system instead of trained.
     """
-    example_source = about.example_source
-    if about.target_code:
-        example_source = f"{about.target_code} {example_source}"
-    exact_match = None
-    if about.scores:
-        # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
-        from ..evaluation.metrics import describe_exact_match
-
-        exact_match = describe_exact_match(about.scores)
-    # A further argument of `from_pretrained` in the example's code. With it, the example calls, for instance,
-    # `from_pretrained("user/name", revision="v2")`, and without it `from_pretrained("user/name")`.
-    revision_argument = ""
-    if about.revision:
-        revision_argument = f', revision="{about.revision}"'
-    template_path = _INSTALLED_TEMPLATE
-    if not template_path.is_file():
-        # In a checkout, the template is in the root folder instead of the package.
-        template_path = _CHECKOUT_TEMPLATE
-    # The keyword arguments after `template_path` are the variables of the template. Their names must be those in
-    # `model_card.md`, because the template silently treats a variable that it does not get as empty.
+    template_path = _find_template()
+    example_source = _write_example_source(about)
+    # The template uses these names, and silently treats a variable that it does not get as empty.
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(template_path),
         title=about.title,
-        location=about.location or about.title,
-        revision_argument=revision_argument,
+        location=_location_in_example(about),
+        revision_argument=_write_revision_argument(about),
         data=about.data,
         is_int8=_is_int8(config),
-        library=LIBRARIES.get(about.tokenizer_class or ""),
+        library=_library_of_tokenizer(about),
         languages=about.direction(),
         scores=about.scores,
         metrics=_metrics_with_scores(about.scores),
-        exact_match=exact_match,
+        exact_match=_describe_exact_match_if_scored(about),
         example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters, converted),
         training_facts=training_facts,
@@ -199,6 +182,54 @@ def fill_model_card(
         license=about.license,
         converted=converted,
     )
+
+
+def _find_template() -> Path:
+    """Return the path of the template `model_card.md`. In a checkout, it is in the root folder, not in the package."""
+    if _INSTALLED_TEMPLATE.is_file():
+        return _INSTALLED_TEMPLATE
+    return _CHECKOUT_TEMPLATE
+
+
+def _write_example_source(about: About) -> str:
+    """Return the sentence that the example translates, with the target-language code before it, if there is one."""
+    if about.target_code:
+        return f"{about.target_code} {about.example_source}"
+    return about.example_source
+
+
+def _location_in_example(about: About) -> str:
+    """Return the location that the example passes to `from_pretrained`, by default the title."""
+    if about.location:
+        return about.location
+    return about.title
+
+
+def _write_revision_argument(about: About) -> str:
+    """Return the code after the location in the example, as in `from_pretrained("user/name", revision="v2")`.
+
+    It is empty if there is no revision.
+    """
+    if about.revision:
+        return f', revision="{about.revision}"'
+    return ""
+
+
+def _library_of_tokenizer(about: About) -> str | None:
+    """Return the library that the tokenizer's class needs, or None if it needs none or is not known."""
+    if about.tokenizer_class is None:
+        return None
+    return LIBRARIES.get(about.tokenizer_class)
+
+
+def _describe_exact_match_if_scored(about: About) -> str | None:
+    """Return a description of the exact match of the scores, or None if the model has no scores."""
+    if not about.scores:
+        return None
+    # Imported only now, because the metrics need `evaluate`, and models without scores do not.
+    from ..evaluation.metrics import describe_exact_match
+
+    return describe_exact_match(about.scores)
 
 
 def _is_int8(config: PreTrainedConfig) -> bool:
