@@ -79,19 +79,10 @@ class About:
     def metadata(self) -> ModelCardData:
         """Return the card's metadata, such as languages and scores, without values that the Hub does not know."""
         hub_dataset = _find_hub_name(self.dataset)
-        # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
-        hub_base_model = None
-        if self.base_model is not None and "/" in self.base_model:
-            hub_base_model = _find_hub_name(self.base_model)
-
-        metric_types = []
-        eval_results = []
-        for name, metric in _metrics_with_scores(self.scores).items():
-            metric_types.append(metric.hub_type)
-            eval_results.append(self._make_eval_result(name, metric))
-
-        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these. The model's name
-        # belongs to the metadata about scores.
+        metrics = _metrics_with_scores(self.scores)
+        metric_types = [metric.hub_type for metric in metrics.values()]
+        eval_results = [self._make_eval_result(name, metric) for name, metric in metrics.items()]
+        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these.
         return ModelCardData(
             language=self._hub_languages() or None,
             license=self.license,
@@ -100,10 +91,18 @@ class About:
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
             datasets=None if hub_dataset is None else [hub_dataset],
             metrics=metric_types or None,
-            base_model=hub_base_model,
+            base_model=self._find_base_model_on_hub(),
+            # The name belongs to the metadata about scores.
             model_name=self.title if self.scores else None,
             eval_results=eval_results or None,
         )
+
+    def _find_base_model_on_hub(self) -> str | None:
+        """Return the base model's name on the Hub, or None if it has none."""
+        # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
+        if self.base_model is None or "/" not in self.base_model:
+            return None
+        return _find_hub_name(self.base_model)
 
     def _hub_languages(self) -> list[str]:
         """Return the codes of the source and target languages that the Hub knows, without repetitions."""
@@ -264,19 +263,8 @@ def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
 
 def argument_facts(args: TrainingArguments) -> Facts:
     """Return the card's rows about settings in the Trainer's arguments, such as the batch size and the warm-up."""
-    facts: Facts = {}
-    # `world_size` is the number of processes, each of which has its own batches.
-    batches_per_update = args.gradient_accumulation_steps * args.world_size
-    tokens_per_batch = getattr(args, "tokens_per_batch", None)
-    if tokens_per_batch is None:
-        facts["sentences per update"] = args.train_batch_size * batches_per_update
-    else:
-        facts["tokens per update and side, at most"] = tokens_per_batch * batches_per_update
-    # The Trainer interprets a number below 1 as a share of all updates.
-    if 0 < args.warmup_steps < 1:
-        facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all"
-    else:
-        facts["warm-up updates"] = int(args.warmup_steps)
+    facts = _batch_size_fact(args)
+    facts["warm-up updates"] = _describe_warmup(args.warmup_steps)
     # Several optimizers are variants of Adam, for example "adamw_torch_fused".
     if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
@@ -284,6 +272,24 @@ def argument_facts(args: TrainingArguments) -> Facts:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
     facts["seed"] = args.seed
     return facts
+
+
+def _batch_size_fact(args: TrainingArguments) -> Facts:
+    """Return the card's row about the size of an update, in tokens if the arguments have `tokens_per_batch`."""
+    # `world_size` is the number of processes, each of which has its own batches.
+    batches_per_update = args.gradient_accumulation_steps * args.world_size
+    tokens_per_batch = getattr(args, "tokens_per_batch", None)
+    if tokens_per_batch is None:
+        return {"sentences per update": args.train_batch_size * batches_per_update}
+    return {"tokens per update and side, at most": tokens_per_batch * batches_per_update}
+
+
+def _describe_warmup(warmup_steps: float) -> int | str:
+    """Return the number of warm-up updates, or their share in words if the Trainer reads it as a share."""
+    # The Trainer interprets a number below 1 as a share of all updates.
+    if 0 < warmup_steps < 1:
+        return f"{warmup_steps:.3g} of all"
+    return int(warmup_steps)
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int, converted: bool) -> Facts:
