@@ -29,20 +29,26 @@ _ENGINES = {"ctranslate2": "hf_vanilla_transformer.apps.conversion.ctranslate2_e
 def register() -> None:
     """Register everything that becomes available when the package is imported.
 
-    - Faster operations replace the model's plain operations.
-    - Importers, which convert models of other types, are added to the registry `IMPORTERS`. Inference engines are added
-      to the registry `ENGINES`.
-    - The model and its tokenizers are added to the Auto classes.
-    - The translation pipeline becomes available as `pipeline("translation")`, unless that task is already registered.
-
     The steps do not depend on each other. All of them may be repeated, because the package may be imported again.
     """
+    # Faster operations replace the model's plain operations.
     replace_operations()
+    _register_functions_of_apps()
+    _register_classes()
+    _register_pipeline()
+
+
+def _register_functions_of_apps() -> None:
+    """Register importers, which convert models of other types, and inference engines."""
     # A path names a function as "module:function". The registries import the function when it is first needed.
     for model_type, path in _IMPORTERS.items():
         IMPORTERS.register(model_type, path)
     for name, path in _ENGINES.items():
         ENGINES.register(name, path)
+
+
+def _register_classes() -> None:
+    """Add the model and its tokenizers to the Auto classes of transformers."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
@@ -56,6 +62,9 @@ def register() -> None:
             exist_ok=True,
         )
 
+
+def _register_pipeline() -> None:
+    """Make the translation pipeline available as `pipeline("translation")`, unless that task is registered already."""
     # Recent versions of transformers reject the tasks in this dictionary before they read the registry.
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry = pipelines.PIPELINE_REGISTRY

@@ -184,13 +184,10 @@ class TensorsOfPairs:
 
 
 def pad_from_arrow(loader: DataLoader) -> None:
-    """Speed up a data loader by building its batches directly from an Arrow table's memory.
+    """Speed up a data loader, in place, by building its batches directly from an Arrow table's memory.
 
-    The data loader is changed in place, and its batches stay the same, bit by bit. Nothing is changed unless both
-    conditions hold:
-
-    - The data loader is PyTorch's own `DataLoader`, or accelerate's wrapper around one.
-    - Its dataset and its collator meet the conditions of [`from_arrow`].
+    The batches stay the same, bit by bit. Nothing is changed unless the data loader is PyTorch's own `DataLoader`, or
+    accelerate's wrapper around one, and its dataset and its collator meet the conditions of [`from_arrow`].
 
     Args:
         loader: a data loader that has not been used yet. An existing iterator over it would keep the earlier dataset
@@ -202,20 +199,17 @@ def pad_from_arrow(loader: DataLoader) -> None:
         return
     replacements = from_arrow(torch_loader.dataset, torch_loader.collate_fn)
     if replacements is None:
-        # The dataset or the collator does not meet the conditions.
         return
+
+    # Both must be replaced, because only the faster collator can read the batches of the faster dataset.
     faster_dataset, faster_collator = replacements
-    # Both must be replaced, because only the faster collator can read the batches of the faster dataset. The data
-    # loader's own __setattr__ raises an error for a new dataset, because the sampler might not match it. Here it
-    # matches, because the pairs are the same.
+    # The loader's own __setattr__ rejects a new dataset, because the sampler might not match it. Here it matches.
     object.__setattr__(torch_loader, "dataset", faster_dataset)
     torch_loader.collate_fn = faster_collator
 
 
 def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPairs] | None:
     """Return a faster dataset and collator that make the same batches, or None if the batches might differ.
-
-    The dataset returns whole padded batches as NumPy arrays, and the collator only converts them to tensors.
 
     Args:
         data: any dataset. It can be replaced only if it is a `datasets.Dataset` without a format, and its only columns
@@ -227,18 +221,24 @@ def from_arrow(data: object, collator: object) -> tuple[ArrowPairs, TensorsOfPai
     # others read attributes that only these classes have.
     if type(data) is not Dataset or type(collator) is not DataCollatorForSeq2Seq:
         return None
-    if not _has_only_lists_of_tokens(data):
+    makes_same_batches = (
+        _has_only_lists_of_tokens(data)
+        and _has_default_settings(collator)
+        and _pads_on_the_right_as_usual(collator.tokenizer)
+    )
+    if not makes_same_batches:
         return None
-    if not _has_default_settings(collator):
-        return None
-    if not _pads_on_the_right_as_usual(collator.tokenizer):
-        return None
-    # If the collator has a model with this method, it adds `decoder_input_ids` to each batch. The faster collator then
-    # does the same.
-    model = None
+
+    faster_dataset = ArrowPairs(data, collator.tokenizer.pad_token_id)
+    faster_collator = TensorsOfPairs(_find_model_for_decoder_inputs(collator))
+    return faster_dataset, faster_collator
+
+
+def _find_model_for_decoder_inputs(collator: DataCollatorForSeq2Seq) -> PreparesDecoderInputs | None:
+    """Return the model with which a collator adds `decoder_input_ids` to each batch, or None if it adds none."""
     if hasattr(collator.model, "prepare_decoder_input_ids_from_labels"):
-        model = collator.model
-    return ArrowPairs(data, collator.tokenizer.pad_token_id), TensorsOfPairs(model)
+        return collator.model
+    return None
 
 
 def _has_default_settings(collator: DataCollatorForSeq2Seq) -> bool:

@@ -1,6 +1,6 @@
 """Remove unsuitable training pairs, such as duplicates, and hold out pairs for validation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -85,8 +85,7 @@ def clean_pairs(
     - `"long lines"`: a side has more than 4,192 bytes, so it is a page or an encoded file rather than a sentence.
     - `"length ratio"`: one side has more than 3 times as many characters as the other, after 10 characters are added
       to both. Before that, the lengths are scaled so that sources and targets have equal totals over the remaining
-      pairs, which makes the rule suitable for any two languages. The rule is repeated until it removes nothing.
-      Therefore, cleaning the result again changes nothing.
+      pairs. The rule is repeated until it removes nothing, so cleaning the result again changes nothing.
 
     Args:
         pairs (`Dataset`): training pairs, with text in the columns `source` and `target`.
@@ -94,23 +93,16 @@ def clean_pairs(
         skip (sequence of `str`): the names of rules that are not applied.
 
     Returns:
-        The remaining pairs, and the number of pairs that each rule removed. If `pairs` are memory-mapped, the
-        remaining pairs are memory-mapped as well.
+        The remaining pairs, which stay memory-mapped if they were, and the number of pairs that each rule removed.
 
     Raises:
         TypeError, ValueError: if a data set has no text in these columns, if `skip` contains an unknown rule, or if no
             pair would remain.
     """
     check_rules(skip)
-    # For each rule, a mask of the pairs that it removes. Several rules may remove the same pair.
     masks = _apply_rules(pairs, evaluated, skip)
-
-    is_kept = np.ones(len(pairs), np.bool_)
-    counts = {}
-    for rule, is_removed in masks.items():
-        # A pair that an earlier rule removed is not counted again.
-        counts[rule] = int((is_kept & is_removed).sum())
-        is_kept &= ~is_removed
+    counts = _count_removed(masks, len(pairs))
+    is_kept = _find_kept(masks, len(pairs))
     if not is_kept.any():
         worst_rule = max(counts, key=counts.__getitem__)
         raise InputError(
@@ -119,6 +111,24 @@ def clean_pairs(
     if is_kept.all():
         return pairs, counts
     return pairs.select(np.flatnonzero(is_kept)), counts
+
+
+def _count_removed(masks: Mapping[str, NDArray[np.bool_]], pair_count: int) -> dict[str, int]:
+    """Return the number of pairs that each rule removes, not counting pairs that an earlier rule removes."""
+    counts = {}
+    is_remaining = np.ones(pair_count, np.bool_)
+    for rule, is_removed in masks.items():
+        counts[rule] = int((is_remaining & is_removed).sum())
+        is_remaining &= ~is_removed
+    return counts
+
+
+def _find_kept(masks: Mapping[str, NDArray[np.bool_]], pair_count: int) -> NDArray[np.bool_]:
+    """Return a mask `(pairs,)` of the pairs that no rule removes."""
+    is_kept = np.ones(pair_count, np.bool_)
+    for is_removed in masks.values():
+        is_kept &= ~is_removed
+    return is_kept
 
 
 def drop_long_pairs(pairs: Dataset) -> Dataset:
@@ -140,52 +150,56 @@ def drop_long_pairs(pairs: Dataset) -> Dataset:
 def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
     """Find the pairs that each cleaning rule removes.
 
+    Returns a mask `(pairs,)` for each rule that is not skipped, in the order of `CLEANING_RULES`. Several rules may
+    remove the same pair.
+
     Args:
         pairs: the training pairs.
         evaluated: the test and validation pairs, which must not occur among the training pairs.
         skip: the names of rules that are not applied.
-
-    Returns:
-        A dict from the name of each applied rule to a mask `(pairs,)`, which is True for the pairs that the rule
-        removes. The names and their order are those of `CLEANING_RULES`, without the skipped rules. Several rules may
-        remove the same pair.
     """
     measures = _measure_texts(pairs)
+    masks_of_all_rules = _apply_rules_for_single_pairs(measures, evaluated)
+    masks = {name: mask for name, mask in masks_of_all_rules.items() if name not in skip}
+    if "length ratio" not in skip:
+        # This rule comes last, because it compares each pair with the lengths of all pairs that the other rules keep.
+        is_kept = _find_kept(masks, len(pairs))
+        masks["length ratio"] = _differ_in_length(measures, is_candidate=is_kept)
+    return masks
+
+
+def _apply_rules_for_single_pairs(
+    measures: _TextMeasures, evaluated: Sequence[Dataset]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return the mask of each rule but the last one, "length ratio"; see [`_apply_rules`].
+
+    To add a rule, add its mask here, and add its name at the same place in `CLEANING_RULES`.
+    """
     hashes = pd.Series(measures.hashes)
-    # np.concatenate() below needs at least one array, but there may be no evaluated pairs.
-    evaluated_hashes = [np.zeros(0, np.uint64)]
-    for split in evaluated:
-        evaluated_hashes.append(_measure_texts(split).hashes)
-    # The masks of all rules but the last one, "length ratio". To add a rule, add its mask here, and add its name at the
-    # same place in `CLEANING_RULES`. Lengths do not count white space at the ends of a text, so a blank text has the
-    # length 0.
-    earlier_masks = {
+    # A blank text has the length 0, because lengths do not count white space at the ends of a text.
+    shorter_lengths = np.minimum(measures.source_lengths, measures.target_lengths)
+    return {
         "duplicates": hashes.duplicated().to_numpy(),
         "identical sides": measures.has_identical_sides,
-        "empty on one side": np.minimum(measures.source_lengths, measures.target_lengths) == 0,
-        "in the test or validation pairs": hashes.isin(np.concatenate(evaluated_hashes)).to_numpy(),
+        "empty on one side": shorter_lengths == 0,
+        "in the test or validation pairs": hashes.isin(_hash_pairs(evaluated)).to_numpy(),
         "long lines": measures.has_long_side,
     }
-    applied_masks = {name: mask for name, mask in earlier_masks.items() if name not in skip}
-    if "length ratio" not in skip:
-        # This mask can be computed only after the others, because the rule compares each pair with the lengths of all
-        # pairs that the applied rules above keep.
-        is_kept = np.ones(len(pairs), np.bool_)
-        for is_removed in applied_masks.values():
-            is_kept &= ~is_removed
-        applied_masks["length ratio"] = _differ_in_length(measures, is_candidate=is_kept)
-    return applied_masks
+
+
+def _hash_pairs(splits: Sequence[Dataset]) -> NDArray[np.uint64]:
+    """Return the hashes of all pairs of several splits. There may be no splits."""
+    # np.concatenate() needs at least one array.
+    no_hashes = np.zeros(0, np.uint64)
+    return np.concatenate([no_hashes, *(_measure_texts(split).hashes for split in splits)])
 
 
 def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
-    """Split pairs into training pairs and at most `count` validation pairs.
+    """Split pairs into training pairs and at most `count` validation pairs, in this order.
 
     The pairs whose texts have the smallest hashes become validation pairs, so the choice depends neither on the order
     of the pairs nor on the machine. Equal pairs always stay together, so there may be fewer than `count` validation
     pairs. Both parts keep the order and the columns of the pairs.
-
-    Returns:
-        The training pairs and the validation pairs.
 
     Raises:
         TypeError, ValueError: if `pairs` has no text in `source` and `target`, or if it has too few different pairs.
@@ -194,10 +208,7 @@ def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
     hashes = _measure_texts(pairs).hashes
     if count >= len(pairs):
         raise InputError(f"{count:,} of {len(pairs):,} training pairs are too many to hold out; hold out fewer.")
-    # partition() puts at the index `count` the hash that is there in sorted order, so `count` hashes come before it.
-    # Pairs with a hash equal to it are not held out, because equal pairs have equal hashes and must stay together.
-    smallest_training_hash = np.partition(hashes, count)[count]
-    is_held_out = hashes < smallest_training_hash
+    is_held_out = _find_smallest(hashes, count)
     if not is_held_out.any():
         raise InputError(
             f"{count:,} of {len(pairs):,} training pairs cannot be held out, because more than {count:,} of them are "
@@ -206,6 +217,16 @@ def hold_out(pairs: Dataset, count: int) -> tuple[Dataset, Dataset]:
     training_pairs = pairs.select(np.flatnonzero(~is_held_out))
     validation_pairs = pairs.select(np.flatnonzero(is_held_out))
     return training_pairs, validation_pairs
+
+
+def _find_smallest(hashes: NDArray[np.uint64], count: int) -> NDArray[np.bool_]:
+    """Return a mask of the `count` smallest hashes, or of fewer ones, so that equal hashes are treated alike.
+
+    There must be more than `count` hashes.
+    """
+    # partition() puts at the index `count` the hash that is there in sorted order, so `count` hashes come before it.
+    next_hash = np.partition(hashes, count)[count]
+    return hashes < next_hash
 
 
 def held_out_size(pairs: int) -> int:
@@ -299,30 +320,30 @@ def _hash_texts(texts: pa.Array) -> NDArray[np.uint64]:
 
 
 def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the pairs whose source and target differ too much in length. They are removed by the rule "length ratio".
+    """Return a mask `(pairs,)` of the candidates that the rule "length ratio" removes.
 
     Args:
         measures: the measures of all pairs, of which only the lengths are read.
         is_candidate: True for the pairs that no other rule removes, `(pairs,)`.
-
-    Returns:
-        True for the candidates to remove, `(pairs,)`.
     """
     # If the rule "empty on one side" is skipped, candidates may have an empty side. They have no ratio, and stay.
     has_text = np.minimum(measures.source_lengths, measures.target_lengths) > 0
     is_compared = is_candidate & has_text
-    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until it removes nothing.
-    # A removed pair never comes back, so the loop ends.
     is_removed = np.zeros_like(is_compared)
+    # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until it removes nothing.
     while True:
-        is_remaining = is_compared & ~is_removed
-        if not is_remaining.any():
-            # Without pairs, the totals are 0, and there is nothing to scale.
-            return is_removed
-        is_too_different = is_remaining & ~_have_similar_lengths(measures, is_in_totals=is_remaining)
+        is_too_different = _differ_too_much(measures, is_remaining=is_compared & ~is_removed)
         if not is_too_different.any():
             return is_removed
         is_removed |= is_too_different
+
+
+def _differ_too_much(measures: _TextMeasures, is_remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask `(pairs,)` of the remaining pairs whose lengths differ too much in relation to their totals."""
+    if not is_remaining.any():
+        # Without pairs, the totals are 0, and there is nothing to scale.
+        return np.zeros_like(is_remaining)
+    return is_remaining & ~_have_similar_lengths(measures, is_in_totals=is_remaining)
 
 
 def _have_similar_lengths(measures: _TextMeasures, is_in_totals: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -30,17 +30,15 @@ def filter_pairs(
       `str.isspace`. A token that is a part of a character counts as text.
 
     Pairs are never truncated, and the remaining pairs keep their order. If `data` is a file in the cache of `datasets`,
-    the indices of the remaining pairs are stored there instead of in memory, and later calls reuse them.
+    the indices of the remaining pairs are stored there, and later calls reuse them.
 
     Args:
         data (`Dataset`): pairs from [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
-        tokenizer (`PreTrainedTokenizerBase`): the tokenizer that was used for these pairs.
-        max_tokens (`int`, *optional*): maximum number of tokens in a source or a target, for example the
-            `tokens_per_batch` of a [`TokenBudgetBatchSampler`]. If None, there is no limit.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
+        max_tokens (`int`, *optional*): maximum number of tokens in a source or a target. If None, there is no limit.
 
     Returns:
-        `Dataset`: the remaining pairs.
-        `dict[str, int]`: the number of pairs that each rule removed, with the keys `"empty"` and `"too long"`.
+        The remaining pairs, and the number of pairs that each rule removed.
 
     Raises:
         TypeError: if `data` is not a `Dataset`, or if `max_tokens` is not a whole number.
@@ -50,9 +48,23 @@ def filter_pairs(
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
     too_long_count = _count_too_long(data, max_tokens)
+    remaining = _select_pairs_that_fit(data, tokenizer, max_tokens)
+    # A pair that is both empty and too long counts as too long.
+    empty_count = len(data) - len(remaining) - too_long_count
+    removed = {"empty": empty_count, "too long": too_long_count}
+    if len(remaining) == 0:
+        raise InputError(
+            f"none of the {len(data)} pairs would remain: {empty_count} are empty on one side and {too_long_count} "
+            f"longer than {max_tokens} tokens; raise max_tokens, or tokens_per_batch, or give other pairs."
+        )
+    if len(remaining) == len(data):
+        return data, removed
+    return remaining, removed
 
-    # Blank tokens have no text, such as `</s>` and spaces. Source and target may have different vocabularies, so each
-    # column has its own ids of blank tokens.
+
+def _select_pairs_that_fit(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
+    """Return the pairs that are neither empty nor too long, in the format of `data`."""
+    # Source and target may have different vocabularies, so each column has its own ids of blank tokens.
     source_side, target_side = sides_of(tokenizer)
     blank_tokens = {"input_ids": _find_blank_tokens(source_side), "labels": _find_blank_tokens(target_side)}
     remaining = data.with_format("arrow").filter(
@@ -63,18 +75,7 @@ def filter_pairs(
         fn_kwargs={"blank_tokens": blank_tokens, "max_tokens": max_tokens},
         desc="removing pairs",
     )
-    # The filter removes the empty pairs and the pairs that are too long. A pair that is both counts as too long.
-    empty_count = len(data) - len(remaining) - too_long_count
-    removed = {"empty": empty_count, "too long": too_long_count}
-    if len(remaining) == 0:
-        raise InputError(
-            f"none of the {len(data)} pairs would remain: {empty_count} are empty on one side and {too_long_count} "
-            f"longer than {max_tokens} tokens; raise max_tokens, or tokens_per_batch, or give other pairs."
-        )
-    if len(remaining) == len(data):
-        return data, removed
-    # The filter needed the format "arrow". The result gets the format of the data again.
-    return remaining.with_format(**data.format), removed
+    return remaining.with_format(**data.format)
 
 
 def _count_too_long(data: Dataset, max_tokens: int | None) -> int:

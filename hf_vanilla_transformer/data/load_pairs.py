@@ -4,7 +4,7 @@ import glob
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -57,25 +57,23 @@ def load_pairs(
 
     Give either a data set or files. For example:
 
-    - `load_pairs("numbers", source="en", target="de")` generates the built-in corpus, see [`number_pairs`]. Here
-      `source` and `target` are language codes, by default "en" and "de".
-    - `load_pairs("user/name", source="en", target="de")` loads a data set from the Hub. `source` and `target` are the
-      names of its columns, or the languages in its column `translation`. If all splits are loaded and none is named
-      "validation", a split named "dev", "valid" or "val" is renamed to "validation".
+    - `load_pairs("numbers", source="en", target="de")` generates the built-in corpus, see [`number_pairs`].
+    - `load_pairs("user/name", source="en", target="de")` loads a data set from the Hub. If all splits are loaded and
+      none is named "validation", a split named "dev", "valid" or "val" is renamed to "validation".
     - `load_pairs(train_files="train.csv", source="english", target="german")` reads a CSV, TSV, JSON lines or parquet
       file.
-    - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])` reads one or more pairs of aligned text files, in which
-      line n of the second file translates line n of the first.
+    - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])` reads pairs of aligned text files, in which line n of
+      the second file translates line n of the first.
 
-    Text files and tables are copied into the cache of `datasets` (`HF_DATASETS_CACHE`), one chunk of rows at a time,
-    and memory-mapped from there, so a corpus may be larger than the memory. Unchanged files are copied only once.
+    Files are copied into the cache of `datasets` (`HF_DATASETS_CACHE`), only once unless they change, and memory-mapped
+    from there, so a corpus may be larger than the memory.
 
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
         train_files, validation_files, test_files (*optional*): the files of each split: tables of one format, or
             aligned text files.
-        source, target (`str`): column names or languages, as described above. For `"numbers"`, they are language codes,
-            and the defaults `"source"` and `"target"` mean that the code is not given.
+        source, target (`str`): names of columns, or languages in a column `translation`. For `"numbers"`, they are
+            language codes, by default "en" and "de".
         **options: options that depend on where the pairs come from:
 
             - `"numbers"`: arguments of [`number_pairs`];
@@ -92,15 +90,10 @@ def load_pairs(
     Raises:
         FileNotFoundError: if a file does not exist.
         OSError: if the cache cannot be written.
-        ValueError: if a file is empty or malformed, if a column is missing, if aligned files differ in their number of
-            lines, or if the names of text files end in several directions. The message names the file and, if known,
-            the line.
+        ValueError: if the arguments contradict each other, or if a file or its content is unsuitable. The message names
+            the file and, if known, the line.
     """
-    files_by_split = {"train": train_files, "validation": validation_files, "test": test_files}
-    files: dict[str, list[Path]] = {}
-    for split, split_files in files_by_split.items():
-        if split_files is not None:
-            files[split] = _check_files(split_files)
+    files = _check_files_of_splits({"train": train_files, "validation": validation_files, "test": test_files})
     _check_directions(files.values())
     has_dataset = dataset is not None
     has_files = len(files) > 0
@@ -113,12 +106,31 @@ def load_pairs(
     if dataset is None:
         return _load_files(files, source, target, options)
     if dataset == "numbers":
-        # The built-in corpus has languages, and no columns to choose. The defaults "source" and "target" are names of
-        # columns, so here they mean that the caller has not chosen a language.
-        source_language = "en" if source == "source" else source
-        target_language = "de" if target == "target" else target
-        return number_pairs(source_language, target_language, **options)
+        return _generate_number_pairs(source, target, options)
     return _load_hub_dataset(dataset, source, target, options)
+
+
+def _generate_number_pairs(source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
+    """Return the built-in corpus in the languages `source` and `target`.
+
+    The defaults of [`load_pairs`], "source" and "target", are no languages, and stand for "en" and "de" here.
+    """
+    source_language = source
+    if source == "source":
+        source_language = "en"
+    target_language = target
+    if target == "target":
+        target_language = "de"
+    return number_pairs(source_language, target_language, **options)
+
+
+def _check_files_of_splits(files_by_split: Mapping[str, Files | None]) -> dict[str, list[Path]]:
+    """Check the files of all splits, and return the paths by split. Splits without files are left out."""
+    paths_by_split = {}
+    for split, files in files_by_split.items():
+        if files is not None:
+            paths_by_split[split] = _check_files(files)
+    return paths_by_split
 
 
 def _check_files(files: Files) -> list[Path]:
@@ -130,28 +142,39 @@ def _check_files(files: Files) -> list[Path]:
     paths = [Path(name) for name in file_names(files)]
     for path in paths:
         check_is_input(path)
-        # The size of a pipe is unknown.
-        is_empty_file = path.is_file() and path.stat().st_size == 0
-        if is_empty_file:
-            raise InputError(f"{path} is empty; give a file with sentences.")
-
-    # Either all files are tables of one format, or all are text files, which come in twos.
-    suffixes = {suffix_of(path) for path in paths}
-    has_tables = any(is_table(path) for path in paths)
-    mixes_formats = has_tables and len(suffixes) > 1
-    lacks_a_partner = not has_tables and len(paths) % 2 == 1
-    if not paths or mixes_formats or lacks_a_partner:
+        _check_is_not_empty(path)
+    if not _have_one_format(paths):
         raise InputError(
             f"one split is in {_join(paths)}; give tables of one format ({', '.join(TABLE_FORMATS)}), or two "
             "aligned text files, or several such pairs: a.en a.de b.en b.de."
         )
-    # Each text file of sources is followed by its file of targets, so the two must differ. Tables do not come in pairs,
-    # but this loop rejects some lists that name the same table twice. strict=False, because the number of tables may be
-    # odd.
-    for source_path, target_path in zip(paths[::2], paths[1::2], strict=False):
+    # Tables do not come in pairs, but this loop also rejects some lists that name the same table twice.
+    for source_path, target_path in _pair_files(paths):
         if are_same_file(source_path, target_path):
             raise InputError(f"{source_path} and {target_path} are one file; give the sources and the targets.")
     return paths
+
+
+def _check_is_not_empty(path: Path) -> None:
+    """Raise InputError if a file is empty. A pipe passes, because its size is unknown."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"{path} is empty; give a file with sentences.")
+
+
+def _have_one_format(paths: list[Path]) -> bool:
+    """Return True for tables of one format, or for an even number of text files; False if there are no files."""
+    has_tables = any(is_table(path) for path in paths)
+    if has_tables:
+        suffixes = {suffix_of(path) for path in paths}
+        return len(suffixes) == 1
+    return len(paths) > 0 and len(paths) % 2 == 0
+
+
+def _pair_files(paths: list[Path]) -> list[tuple[Path, Path]]:
+    """Return pairs of a source file and a target file, which alternate in `paths`. An odd last file is left out."""
+    source_paths = paths[::2]
+    target_paths = paths[1::2]
+    return list(zip(source_paths, target_paths, strict=False))
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -177,25 +200,33 @@ def _check_directions(paths_of_splits: Iterable[list[Path]]) -> None:
 
 def _load_files(files: Mapping[str, list[Path]], source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
     """Load all splits from tables or aligned text files, and return the pairs by split."""
+    pairs = DatasetDict()
     with TemporaryDirectory() as folder:
         # All pipes are copied before any split is loaded, because one process may write to several pipes in turn.
-        readable_files = {}
-        for split, paths in files.items():
-            readable_files[split] = [_copy_if_pipe(path, folder) for path in paths]
-
-        pairs = DatasetDict()
+        readable_files = _copy_pipes(files, folder)
         # The pairs are loaded inside of this block, because its folder has the copies of the pipes.
         for split, paths in readable_files.items():
-            # `_check_files` has made sure that all files of a split have the same format. Text files have no entry in
-            # this dict, which has a `DatasetsFormat` or a `RowFormat` for each suffix of a table, such as ".csv".
-            table_format = TABLE_FORMATS.get(suffix_of(paths[0]))
-            if table_format is None:
-                pairs[split] = _load_text_files(paths, options)
-            elif isinstance(table_format, DatasetsFormat):
-                pairs[split] = _load_with_datasets(paths, table_format, source, target, options)
-            else:
-                pairs[split] = _load_rows(paths, table_format, source, target, options)
+            pairs[split] = _load_split(paths, source, target, options)
     return pairs
+
+
+def _load_split(paths: list[Path], source: str, target: str, options: Mapping[str, Any]) -> Dataset:
+    """Load the pairs of one split from its files, which all have the same format."""
+    # Text files have no entry in this dict.
+    table_format = TABLE_FORMATS.get(suffix_of(paths[0]))
+    if table_format is None:
+        return _load_text_files(paths, options)
+    if isinstance(table_format, DatasetsFormat):
+        return _load_with_datasets(paths, table_format, source, target, options)
+    return _load_rows(paths, table_format, source, target, options)
+
+
+def _copy_pipes(files: Mapping[str, list[Path]], folder: str) -> dict[str, list[Path]]:
+    """Copy all pipes into a folder, and return the paths to read from, by split."""
+    readable_files = {}
+    for split, paths in files.items():
+        readable_files[split] = [_copy_if_pipe(path, folder) for path in paths]
+    return readable_files
 
 
 def _copy_if_pipe(path: Path, folder: str) -> Path:
@@ -213,10 +244,15 @@ def _load_text_files(paths: list[Path], options: Mapping[str, Any]) -> Dataset:
     """Load sentence pairs from aligned text files. Source files and target files alternate in `paths`."""
     if options:
         raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
-    # The pairs of all files, one pair of files after the other. The files are read only if the cache does not contain
-    # their pairs yet.
-    pairs = chain.from_iterable(map(_read_aligned_lines, paths[::2], paths[1::2]))
+    # This is a generator, so the files are read only if the cache does not contain their pairs yet.
+    pairs = _read_text_files(paths)
     return _copy_to_cache(paths, "lines", pairs)
+
+
+def _read_text_files(paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of several aligned text files, one pair of files after the other."""
+    for source_path, target_path in _pair_files(paths):
+        yield from _read_aligned_lines(source_path, target_path)
 
 
 def _load_with_datasets(
@@ -253,17 +289,14 @@ def _load_rows(
     try:
         pairs = _copy_to_cache(paths, settings, pairs_in_files)
     except (LookupError, TypeError, UnicodeEncodeError) as error:
-        # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate. An InputError
-        # about a line of a file is none of these, so it is not changed.
+        # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate.
         raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
 
     # A format with types, such as JSON, distinguishes numbers from text, and needs no quotation marks around cells.
-    if table_format.has_types:
-        return pairs
-    # A format that keeps quotes, such as TSV, takes the quotation marks around cells as a part of the text, unless the
-    # user gives the option `quoting`.
-    may_have_quotes = table_format.keeps_quotes and "quoting" not in options
-    _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
+    if not table_format.has_types:
+        # By default, a format such as TSV takes the quotation marks around cells as a part of the text.
+        may_have_quotes = table_format.keeps_quotes and "quoting" not in options
+        _warn_of_doubtful_text(pairs, {"source": source, "target": target}, origin, may_have_quotes)
     return pairs
 
 
@@ -307,20 +340,25 @@ def _copy_to_cache(paths: list[Path], settings: object, pairs: Iterator[tuple[st
         settings: everything else on which the pairs depend.
         pairs: yields the source and the target of each pair.
     """
-    # These values change whenever a file is written or replaced.
-    file_states = []
-    for path in paths:
-        state = path.stat()
-        file_states.append((str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino))
-    # The copy's name is a hash of everything on which the pairs depend.
-    key = Hasher.hash([settings, file_states])
-    copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
+    copy = _find_cache_file(paths, settings)
     copy.parent.mkdir(parents=True, exist_ok=True)
     # A second process that loads the same files waits here for the first one.
     with WeakFileLock(copy.with_suffix(".lock")):
         if not copy.is_file():
             _write_arrow_file(copy, pairs)
     return Dataset.from_file(str(copy))
+
+
+def _find_cache_file(paths: list[Path], settings: object) -> Path:
+    """Return the path of a cache file, whose name is a hash of everything on which the pairs depend."""
+    key = Hasher.hash([settings, [_describe_state(path) for path in paths]])
+    return Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
+
+
+def _describe_state(path: Path) -> tuple[str, int, int, int, int]:
+    """Return values that change whenever a file is written or replaced."""
+    state = path.stat()
+    return str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
 def _write_arrow_file(path: Path, pairs: Iterator[tuple[str, str]]) -> None:
@@ -343,13 +381,8 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
     for pair_count, (source, target) in enumerate(zip_longest(source_lines, target_lines)):
         # zip_longest() gives None for a line if its file has ended before the other one.
         if source is None or target is None:
-            # Both files have `pair_count` lines, and the longer one also has this line and all following ones.
-            source_count = pair_count
-            target_count = pair_count
-            if target is None:
-                source_count += 1 + _count_items(source_lines)
-            else:
-                target_count += 1 + _count_items(target_lines)
+            source_count = pair_count + _count_from(source, source_lines)
+            target_count = pair_count + _count_from(target, target_lines)
             raise InputError(
                 f"{source_path} has {source_count} lines and {target_path} has {target_count}; give files whose lines "
                 "n translate each other."
@@ -357,9 +390,11 @@ def _read_aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[
         yield source, target
 
 
-def _count_items(iterator: Iterator[object]) -> int:
-    """Count the remaining items of an iterator. The iterator is exhausted afterwards."""
-    return sum(1 for _ in iterator)
+def _count_from(line: str | None, later_lines: Iterator[str]) -> int:
+    """Count a line and all later ones, which are read to the end. Returns 0 if the line is None, as after the end."""
+    if line is None:
+        return 0
+    return 1 + sum(1 for _ in later_lines)
 
 
 def _read_tables(
@@ -374,31 +409,43 @@ def _read_tables(
 def _read_cells(path: Path, rows: Iterator[NumberedRow], source: str, target: str) -> Iterator[tuple[str, str]]:
     """Yield the source and the target of each row of a table.
 
+    Raises ValueError if the table has no rows, or if a row lacks a column or has no text in it.
+
     Args:
         path: the file's path, which error messages contain.
         rows: the table's rows, with their line numbers.
         source, target: column names, or languages in a column `translation`.
-
-    Raises:
-        ValueError: if the table has no rows, or if a row lacks a column or has no text in it.
     """
-    line = 0
+    has_rows = False
     for line, row in rows:
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {line}: a {type(row).__name__}; each line must be a JSON object.")
-        cells = row
-        # As in many data sets on the Hub, both texts may be in a dict: {"translation": {"en": ..., "de": ...}}.
-        is_in_translation = source not in row and isinstance(row.get("translation"), dict)
-        if is_in_translation:
-            cells = row["translation"]
-        for column in (source, target):
-            check_has_column(cells, column, f"{path}, line {line},")
-            if not isinstance(cells[column], str):
-                raise InputError(f'{path}, line {line}: column "{column}" holds {cells[column]!r}, not text.')
-        yield cells[source], cells[target]
-    # Line numbers start from 1, so 0 means that the loop has not run.
-    if line == 0:
+        has_rows = True
+        place = f"{path}, line {line}"
+        cells = _find_cells(row, source, place)
+        yield _read_text(cells, source, place), _read_text(cells, target, place)
+    if not has_rows:
         raise InputError(f"{path} has no rows; give a file with sentences.")
+
+
+def _find_cells(row: object, source: str, place: str) -> dict[str, object]:
+    """Return the dict with the texts: the row, or the dict in its column `translation`, as in many Hub data sets.
+
+    Raises InputError, with the place of the row in the message, if the row is not a dict.
+    """
+    if not isinstance(row, dict):
+        raise InputError(f"{place}: a {type(row).__name__}; each line must be a JSON object.")
+    translation = row.get("translation")
+    if source not in row and isinstance(translation, dict):
+        return translation
+    return row
+
+
+def _read_text(cells: Mapping[str, object], column: str, place: str) -> str:
+    """Return the text in a column of a row. Raises InputError if there is none."""
+    check_has_column(cells, column, f"{place},")
+    text = cells[column]
+    if not isinstance(text, str):
+        raise InputError(f'{place}: column "{column}" holds {text!r}, not text.')
+    return text
 
 
 def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str, Any]) -> DatasetDict:
@@ -407,10 +454,7 @@ def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str,
     with input_errors():
         loaded = load_dataset(name, **options)
     if isinstance(loaded, Dataset):
-        # "train[:1%]" is a part of the split "train".
-        requested_part = str(options.get("split", "train"))
-        split, _, _ = requested_part.partition("[")
-        splits = {split: loaded}
+        splits = {_name_of_requested_split(options): loaded}
     else:
         splits = _rename_validation_split(loaded)
 
@@ -418,6 +462,12 @@ def _load_hub_dataset(name: str, source: str, target: str, options: Mapping[str,
     for split, table in splits.items():
         pairs[split] = _select_pairs(table, source, target, f'{split} of "{name}"')
     return pairs
+
+
+def _name_of_requested_split(options: Mapping[str, Any]) -> str:
+    """Return the name in the option `split`, for example "train" for "train[:1%]", and by default."""
+    name, _, _ = str(options.get("split", "train")).partition("[")
+    return name
 
 
 def _rename_validation_split(splits: Mapping[str, Dataset]) -> dict[str, Dataset]:
@@ -440,37 +490,44 @@ def _rename_validation_split(splits: Mapping[str, Dataset]) -> dict[str, Dataset
 def _select_pairs(table: Dataset, source: str, target: str, origin: str) -> Dataset:
     """Select two columns of a table, and rename them to "source" and "target".
 
+    Raises ValueError if a column is missing, does not contain text, or has missing values.
+
     Args:
-        table: the table.
         source, target: the names of the two columns, or languages in a column `translation`.
         origin: the table's name in error messages.
-
-    Raises:
-        ValueError: if a column is missing, does not contain text, or has missing values.
     """
-    flat_table = table
-    source_column = source
-    target_column = target
-    is_in_translation = "translation" in table.column_names and source not in table.column_names
-    if is_in_translation:
+    if "translation" in table.column_names and source not in table.column_names:
         # For example, flatten() replaces this column by the columns "translation.en" and "translation.de".
         flat_table = table.flatten()
-        source_column = f"translation.{source}"
-        target_column = f"translation.{target}"
-    for column in (source_column, target_column):
-        check_has_column(flat_table.column_names, column, origin)
-        feature = flat_table.features[column]
-        # Some types of columns, such as dicts, have no `dtype`.
-        dtype = getattr(feature, "dtype", None)
-        if dtype not in ("string", "large_string"):
-            raise InputError(f'{origin}: column "{column}" holds {feature}, not text.')
-    pairs = flat_table.select_columns([source_column, target_column])
-    pairs = pairs.rename_columns({source_column: "source", target_column: "target"})
-    for name in pairs.column_names:
-        missing_count = pairs.data.column(name).null_count
-        if missing_count > 0:
-            raise InputError(f"{origin}: {missing_count} of {len(pairs)} rows have no {name}; fill or remove them.")
+        columns = [f"translation.{source}", f"translation.{target}"]
+    else:
+        flat_table = table
+        columns = [source, target]
+    for column in columns:
+        _check_has_text_column(flat_table, column, origin)
+
+    text_columns = flat_table.select_columns(columns)
+    pairs = text_columns.rename_columns(dict(zip(columns, ("source", "target"), strict=True)))
+    for side in pairs.column_names:
+        _check_has_no_missing_text(pairs, side, origin)
     return pairs
+
+
+def _check_has_text_column(table: Dataset, column: str, origin: str) -> None:
+    """Raise InputError if a table lacks a column, or if the column does not contain text."""
+    check_has_column(table.column_names, column, origin)
+    feature = table.features[column]
+    # Some types of columns, such as dicts, have no `dtype`.
+    dtype = getattr(feature, "dtype", None)
+    if dtype not in ("string", "large_string"):
+        raise InputError(f'{origin}: column "{column}" holds {feature}, not text.')
+
+
+def _check_has_no_missing_text(pairs: Dataset, side: str, origin: str) -> None:
+    """Raise InputError if texts are missing in the column `source` or `target`."""
+    missing_count = pairs.data.column(side).null_count
+    if missing_count > 0:
+        raise InputError(f"{origin}: {missing_count} of {len(pairs)} rows have no {side}; fill or remove them.")
 
 
 def _join(paths: list[Path]) -> str:

@@ -7,6 +7,7 @@ correct translation.
 
 import os
 import random
+from typing import NamedTuple
 
 from datasets import Dataset, DatasetDict
 
@@ -32,11 +33,9 @@ def number_pairs(
 ) -> DatasetDict:
     """Generate a corpus of random numbers, spelled out in two languages, such as "forty-two" and "zweiundvierzig".
 
-    The numbers range from 0 to 10^max_digits - 1, and no number occurs in more than one split.
-
-    The training split has equally many numbers of each length in digits, as far as enough numbers of that length exist.
-    In the validation and test splits, half of the numbers are long: they have more than two thirds of `max_digits`
-    digits, for example 7 or more of 9. The other half have fewer digits.
+    The numbers range from 0 to 10^max_digits - 1, and no number occurs in more than one split. The training split has
+    equally many numbers of each length in digits, as far as enough numbers of that length exist. In the validation and
+    test splits, half of the numbers are long: they have more than two thirds of `max_digits` digits.
 
     Args:
         source_language, target_language (`str`): language codes that num2words knows, such as `"en"`, `"de"`, `"fr"` or
@@ -60,20 +59,37 @@ def number_pairs(
     check_number("validation_size", validation_size, 0)
     check_number("test_size", test_size, 0)
     check_number("max_digits", max_digits, 1, 18)  # Longer numbers do not fit in 64 bits.
-    # All splits are drawn from one generator, the test split first. Therefore, the test numbers do not depend on the
-    # sizes of the other splits, and the validation numbers do not depend on `train_size`.
-    generator = random.Random(seed)
-    lengths = range(1, max_digits + 1)
-    test = _draw_halves(generator, lengths, test_size, taken=set())
-    validation = _draw_halves(generator, lengths, validation_size, taken=set(test))
-    # largest_share=1.0 lets training use all remaining numbers.
-    train = _draw(generator, lengths, train_size, taken={*test, *validation}, largest_share=1.0)
+    sizes = _SplitSizes(train_size, validation_size, test_size)
+    numbers_by_split = _draw_splits(sizes, max_digits, seed)
 
     corpus = DatasetDict()
-    for split, numbers in (("train", train), ("validation", validation), ("test", test)):
+    for split, numbers in numbers_by_split.items():
         if numbers:
             corpus[split] = _spell_all(numbers, (source_language, target_language), split)
     return corpus
+
+
+class _SplitSizes(NamedTuple):
+    """The number of pairs to generate in each split."""
+
+    train: int
+    validation: int
+    test: int
+
+
+def _draw_splits(sizes: _SplitSizes, max_digits: int, seed: int) -> dict[str, list[int]]:
+    """Draw the numbers of each split. A number is in one split at most.
+
+    All splits are drawn from one generator, the test split first. Therefore, the test numbers do not depend on the
+    sizes of the other splits, and the validation numbers do not depend on the size of the training split.
+    """
+    generator = random.Random(seed)
+    lengths = range(1, max_digits + 1)
+    test = _draw_halves(generator, lengths, sizes.test, taken=set())
+    validation = _draw_halves(generator, lengths, sizes.validation, taken=set(test))
+    # largest_share=1.0 lets training use all remaining numbers.
+    train = _draw(generator, lengths, sizes.train, taken={*test, *validation}, largest_share=1.0)
+    return {"train": train, "validation": validation, "test": test}
 
 
 def _check_languages(source_language: str, target_language: str) -> None:
@@ -116,7 +132,6 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
     If there are too few numbers of one length, more numbers of the greater lengths are drawn instead.
 
     Args:
-        generator: the source of randomness.
         lengths: the possible numbers of digits, in increasing order.
         size: how many numbers to draw.
         taken: numbers that are already in other splits and must not be drawn.
@@ -124,22 +139,21 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
     """
     drawn: list[int] = []
     for index, digits in enumerate(lengths):
-        # For example, the numbers with two digits are range(10, 100).
         numbers = _numbers_of_length(digits)
-        taken_numbers = [number for number in taken if number in numbers]
-        # This is negative if more numbers are taken than the share allows.
-        drawable_count = int(len(numbers) * largest_share) - len(taken_numbers)
-
-        # The numbers still to be drawn are divided evenly among this length and the following ones. For example, 100
-        # numbers of 1 to 3 digits are 10, 45 and 45 numbers, because only 10 numbers have one digit.
+        # The numbers still to be drawn are divided evenly among this length and the following ones.
         remaining_size = size - len(drawn)
         remaining_lengths = len(lengths) - index
         even_count = remaining_size // remaining_lengths
-
-        # At least `drawable_count` numbers of this length are not taken, so `_draw_untaken` finds enough of them.
-        count = max(0, min(even_count, drawable_count))
+        count = min(even_count, _count_drawable(numbers, taken, largest_share))
         drawn.extend(_draw_untaken(generator, numbers, count, taken))
     return drawn
+
+
+def _count_drawable(numbers: range, taken: set[int], largest_share: float) -> int:
+    """Return how many more numbers may be drawn until `largest_share` of the numbers is taken or drawn."""
+    taken_count = sum(1 for number in taken if number in numbers)
+    # More numbers may be taken than the share allows.
+    return max(0, int(len(numbers) * largest_share) - taken_count)
 
 
 def _numbers_of_length(digits: int) -> range:

@@ -59,22 +59,17 @@ class ResolvedSide:
 def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any] = _NO_RECIPE) -> ResolvedSide:
     """Determine the language and the column of the sources or of the targets.
 
-    Each field of the result takes the first of these values that exists. The arguments named here are those for the
-    sources:
+    Each field of the result takes the first of these values that exists, here for the sources:
 
-    - `declared_language`: the argument `source_lang`; or the recipe's `source_lang`, if it applies to these pairs; or
-      None.
+    - `declared_language`: the argument `source_lang`, even if it is given as None; or the recipe's `source_lang`, if it
+      applies to these pairs; or None.
     - `language`: the declared language; or the language in which the names of text files end; or None.
     - `column`: the argument `source_column`; or the declared language; or `"source"`.
 
-    An argument `source_lang` that is given as None overrides the recipe's language, too. The names of text files give
-    no column, because text files have none. A recipe's language does not apply to the pairs in two cases:
-
-    - The user gives `source_column`.
-    - The user gives text files whose names do not end in languages, and the recipe names no files.
+    A recipe's language does not apply if the user gives `source_column`, or text files whose names do not end in
+    languages while the recipe names no files.
 
     Args:
-        side: `"source"` or `"target"`.
         arguments: the arguments that the user gave, by their field names in `DataArguments`.
         recipe: the recipe's arguments, by the same names.
     """
@@ -82,15 +77,18 @@ def resolve_side(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, 
     language = declared_language
     if language is None:
         language = _find_language_of_files(side, arguments)
+    column = _choose_column(side, arguments, declared_language)
+    return ResolvedSide(declared_language, language, column)
 
+
+def _choose_column(side: Side, arguments: Mapping[str, Any], declared_language: str | None) -> str:
+    """Return the name of the column with the sources or the targets; see [`resolve_side`]."""
     column_argument = arguments.get(f"{side}_column")
     if column_argument:
-        column = column_argument
-    elif declared_language is not None:
-        column = declared_language
-    else:
-        column = side
-    return ResolvedSide(declared_language, language, column)
+        return column_argument
+    if declared_language is not None:
+        return declared_language
+    return side
 
 
 def _find_declared_language(side: Side, arguments: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
@@ -194,6 +192,14 @@ def _join_names(paths: list[str]) -> str:
     return ", ".join(Path(path).name for path in paths)
 
 
+def _short_name_of_dataset(name: str) -> str:
+    """Return the name of a data set on the Hub, or the name of a local folder without the folders that contain it."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder.resolve().name
+    return name
+
+
 @dataclass
 class DataArguments:
     """Arguments that select sentence pairs: a data set, or tables or aligned text files for each split."""
@@ -246,18 +252,13 @@ class DataArguments:
     def load(self, split: str | None = None) -> "DatasetDict":
         """Load the selected pairs with `load_pairs`: one split, or by default all splits.
 
-        Raises:
-            ValueError: if the data does not have the split.
+        Raises ValueError if the data does not have the split.
         """
         # Imported only now, because it takes a second, and most commands check their arguments first.
         from .load_pairs import load_pairs
 
         arguments = vars(self)
-        files = files_by_split(arguments)
-        if self.dataset_name is None and split in files:
-            # The other splits are not requested, so their files are neither checked nor read. If a data set is named,
-            # load_pairs() gets all files, and raises an error because it takes either a data set or files.
-            files = {split: files[split]}
+        files = self._files_to_load(split)
         pairs = load_pairs(
             self.dataset_name,
             train_files=files.get("train"),
@@ -271,6 +272,14 @@ class DataArguments:
             raise InputError(f'the data has no split "{split}", only {", ".join(pairs)}.')
         return pairs
 
+    def _files_to_load(self, split: str | None) -> dict[str, list[str]]:
+        """Return the files of the requested split, or of all splits if `split` is None or has no files."""
+        files = files_by_split(vars(self))
+        # If a data set is named as well, load_pairs() gets all files, and raises an error because it takes either.
+        if self.dataset_name is None and split in files:
+            return {split: files[split]}
+        return files
+
     def paths(self) -> list[str]:
         """Return the paths of all files that the arguments name, for all splits."""
         paths = []
@@ -283,18 +292,14 @@ class DataArguments:
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset_name is not None:
-            name = self.dataset_name
-            # The data set may be a local folder instead of a name on the Hub.
-            folder = Path(self.dataset_name)
-            if folder.is_dir():
-                name = folder.resolve().name
-            return f"{name} ({split})"
+            return f"{_short_name_of_dataset(self.dataset_name)} ({split})"
 
         files = files_by_split(vars(self))
         if split in files:
             return _join_names(files[split])
         # A split without files consists of pairs that were held out of the training pairs.
-        return f"held out of {_join_names(files.get('train', []))}"
+        training_files = files.get("train", [])
+        return f"held out of {_join_names(training_files)}"
 
     def languages(self) -> tuple[str | None, str | None]:
         """Return the source and the target language. A language is None if it is unknown; see [`resolve_side`]."""
@@ -305,9 +310,8 @@ class DataArguments:
     def target_language_for(self, tokenizer: "PreTrainedTokenizerBase") -> str | None:
         """Return the language to pass to `translate()` as `target_lang`, or None to leave the choice to the model.
 
-        If the argument `target_lang` is given, it is returned. Otherwise, if the model has several target languages,
-        the result is the language in which the names of the target files end, provided that the model has exactly one
-        code for it.
+        This is the argument `target_lang`. If it is not given, and the model has several target languages, it is the
+        language in which the names of the target files end, provided that the model has exactly one code for it.
 
         Raises ValueError if the model has no code for the language of the target files.
         """
@@ -315,19 +319,17 @@ class DataArguments:
             return self.target_lang
         # The codes are empty if the model has only one target language.
         codes = codes_of(tokenizer)
-        has_one_language = not codes
-        if has_one_language:
-            return None
         direction = self._direction_of_files()
-        if direction is None:
+        if not codes or direction is None:
             return None
+
         matching = matching_codes(codes, direction.target)
-        if len(matching) == 0:
+        if not matching:
             raise InputError(
                 f'the targets\' files end in "{direction.target}", but the model has no code for this language, only '
                 f"{', '.join(codes)}; give files that end in one of its languages, or in none, and --target_lang."
             )
-        # If the model has several codes for the language, the file names cannot choose one of them.
+        # File names cannot choose one of several codes for the language.
         if len(matching) > 1:
             return None
         return direction.target

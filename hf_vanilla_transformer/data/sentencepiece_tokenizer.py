@@ -74,19 +74,23 @@ def _make_tokenizer(model_bytes: bytes) -> MarianTokenizer:
 
     model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
     vocabulary = json.dumps(_make_vocabulary(model), ensure_ascii=False)
-    # `MarianTokenizer` can be made only from files. It takes one SentencePiece file for each side.
+    # `MarianTokenizer` can be made only from files.
     folder = Path(tempfile.mkdtemp(prefix="sentencepiece-"))
+    tokenizer = _load_from_new_files(folder, model_bytes, vocabulary)
+    # The files are kept as long as the tokenizer exists, because its copies in other processes read them again.
+    weakref.finalize(tokenizer, shutil.rmtree, folder, ignore_errors=True)
+    return tokenizer
+
+
+def _load_from_new_files(folder: Path, model_bytes: bytes, vocabulary: str) -> MarianTokenizer:
+    """Write the files of a tokenizer into a folder, with one SentencePiece file for each side, and load it."""
     source_path = folder / "source.spm"
     target_path = folder / "target.spm"
     vocabulary_path = folder / "vocab.json"
     source_path.write_bytes(model_bytes)
     target_path.write_bytes(model_bytes)
     vocabulary_path.write_text(vocabulary, encoding="utf-8")
-    tokenizer = MarianTokenizer(str(source_path), str(target_path), str(vocabulary_path))
-    # The files are kept as long as the tokenizer exists, because a copy of the tokenizer in a different process reads
-    # them again, for example in a process that tokenizes a part of a large corpus.
-    weakref.finalize(tokenizer, shutil.rmtree, folder, ignore_errors=True)
-    return tokenizer
+    return MarianTokenizer(str(source_path), str(target_path), str(vocabulary_path))
 
 
 def _make_vocabulary(model: "sentencepiece.SentencePieceProcessor") -> dict[str, int]:

@@ -6,7 +6,7 @@ of the formats at startup.
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -88,6 +88,9 @@ def _read_csv_rows(
 ) -> Iterator[NumberedRow]:
     """Yield each row of a CSV file as a dict, together with the number of the line in which the row ends.
 
+    Raises ValueError if a row has fewer or more cells than the header, or if the file is malformed or has a different
+    encoding.
+
     Args:
         path: the file, which may be compressed with gzip.
         delimiter, quoting: settings of Python's `csv`. If `quoting` is None, cells may be quoted, but a quoted cell
@@ -95,22 +98,15 @@ def _read_csv_rows(
         encoding: the file's encoding; by default UTF-8, with or without a byte order mark.
         column_names: the column names, for a file without a header.
         **options: further settings of Python's `csv`.
-
-    Raises:
-        ValueError: if a row has fewer or more cells than the header, or if the file is malformed or has a different
-            encoding.
     """
-    # None means that the user has not set `quoting`. `csv.reader` does not take None, so it gets its default instead.
-    # `_fault_of_row` gets None, because only then does it reject a quoted cell that looks like several rows.
-    quoting_of_reader = csv.QUOTE_MINIMAL if quoting is None else quoting
+    quoting_of_reader: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
+    if quoting is not None:
+        quoting_of_reader = quoting
     # With newline="", line breaks inside quoted cells stay as they are, as `csv` requires.
     with open_bytes(path) as binary_file, TextIOWrapper(binary_file, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=quoting_of_reader, strict=True, **options)
-        # While the caller takes rows from this generator, the file stays open, and the inner block converts errors of
-        # `csv` and of decoding into errors that name the file and the line. The InputError below passes unchanged.
         with _errors_with_lines(path, rows):
-            # A file without rows has no header.
-            header = column_names or next(rows, [])
+            header = _read_header(rows, column_names)
             for row in rows:
                 is_empty_line = not row
                 if is_empty_line:
@@ -119,6 +115,13 @@ def _read_csv_rows(
                 if fault is not None:
                     raise InputError(f"{path}, line {rows.line_num}: {fault}.")
                 yield rows.line_num, dict(zip(header, row, strict=True))
+
+
+def _read_header(rows: Iterator[list[str]], column_names: list[str] | None) -> list[str]:
+    """Return the column names, by default those in the first row. A file without rows has none."""
+    if column_names:
+        return column_names
+    return next(rows, [])
 
 
 def _fault_of_row(row: list[str], header: list[str], delimiter: str, quoting: int | None) -> str | None:
@@ -175,33 +178,37 @@ def _has_cell_like_several_rows(row: list[str], delimiter: str) -> bool:
 def _read_json_rows(path: Path, field: str | None = None) -> Iterator[NumberedRow]:
     """Yield the objects in a JSON file, each with its line number or its position in the array, counted from 1.
 
-    The file has one object per line (JSON lines), or a single array of objects.
+    The file has one object per line (JSON lines), or a single array of objects. It may be compressed with gzip. Raises
+    ValueError if it is not valid JSON, or does not have the field.
 
     Args:
-        path: the file, which may be compressed with gzip.
         field: the field that contains the array, if the file is a single object.
-
-    Raises:
-        ValueError: if the file is not valid JSON, or does not have the field.
     """
     lines = iterate_lines(path)
-    # The first line shows which kind of file this is. chain() then puts it back before the other lines.
     first_line = next(lines, "")
     all_lines = chain([first_line], lines)
     # An array begins with a bracket, and only a single object has fields to choose from.
     is_json_lines = field is None and not first_line.lstrip().startswith("[")
     if is_json_lines:
-        for line_number, line in enumerate(all_lines, start=1):
-            if line.strip():
-                yield line_number, _parse_json(line, path, line_number)
-        return
+        yield from _parse_json_lines(all_lines, path)
+    else:
+        yield from enumerate(_parse_json_array(all_lines, path, field), start=1)
 
-    # The file is a single value: an array, or an object that contains the array.
-    content: Any = _parse_json("\n".join(all_lines), path, line_number=1)
-    if field is not None:
-        check_has_column(content, field, str(path))
-        content = content[field]
-    yield from enumerate(content, start=1)
+
+def _parse_json_lines(lines: Iterable[str], path: Path) -> Iterator[NumberedRow]:
+    """Yield the object in each line that is not blank, with its line number."""
+    for line_number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield line_number, _parse_json(line, path, line_number)
+
+
+def _parse_json_array(lines: Iterable[str], path: Path, field: str | None) -> Iterable[object]:
+    """Return the array that the lines of a file form, or the array in a field of the object that they form."""
+    content: Any = _parse_json("\n".join(lines), path, line_number=1)
+    if field is None:
+        return content
+    check_has_column(content, field, str(path))
+    return content[field]
 
 
 def _parse_json(text: str, path: Path, line_number: int) -> object:

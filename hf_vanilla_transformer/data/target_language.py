@@ -72,19 +72,11 @@ class TargetCodes:
             raise TypeError(
                 f"{argument} is of type {type(target_lang).__name__}; give the code of a language, such as fr."
             )
-        # The error message of `join` advises the user to give this argument.
         self._advised_argument = advised_argument
         # The model's codes. There are none if the model has only one target language.
         self.codes = codes_of(tokenizer)
         # The default code is empty if every text must begin with a code, or if the model has no codes.
-        self.default = ""
-        if self.codes and target_lang is not None:
-            self.default = find_code(self.codes, target_lang, argument)
-        elif self.codes:
-            self.default = _find_saved_code(tokenizer, self.codes)
-        elif target_lang is not None:
-            # The model has one target language, and this raises an error if `target_lang` is a different one.
-            check_language(tokenizer, "tgt_lang", target_lang, argument)
+        self.default = _find_default_code(tokenizer, self.codes, target_lang, argument)
 
     def read(self, text: str, default: str = "") -> Source:
         """Separate the target-language code at the beginning of a text from the text to translate.
@@ -149,6 +141,23 @@ def _codes_in_vocabulary(tokenizer: PreTrainedTokenizerBase, added_tokens: tuple
     return tuple(codes)
 
 
+def _find_default_code(
+    tokenizer: PreTrainedTokenizerBase, codes: Sequence[str], target_lang: str | None, argument: str
+) -> str:
+    """Return the code for texts that do not begin with one, or "" if there is none; see [`TargetCodes`].
+
+    Raises ValueError if the model does not translate into `target_lang`, or has several codes for it.
+    """
+    if codes and target_lang is not None:
+        return find_code(codes, target_lang, argument)
+    if codes:
+        return _find_saved_code(tokenizer, codes)
+    if target_lang is not None:
+        # The model has one target language, and this raises an error if `target_lang` is a different one.
+        check_language(tokenizer, "tgt_lang", target_lang, argument)
+    return ""
+
+
 def _find_saved_code(tokenizer: PreTrainedTokenizerBase, codes: Sequence[str]) -> str:
     """Return the model's code for the target language that the tokenizer stores, such as ">>fra<<" for "fr".
 
@@ -196,26 +205,24 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
         return [code_of_name]
 
     name_parts = _split_name(name)
-    codes_of_language = []
-    codes_of_variety = []
-    codes_without_variety = []
-    for code in codes:
-        code_parts = _split_name(_name_in(code))
-        if code_parts.language != name_parts.language:
-            continue
-        codes_of_language.append(code)
-        # A variety is a script, a region, or both.
-        if code_parts.variety == name_parts.variety:
-            codes_of_variety.append(code)
-        if not code_parts.variety:
-            codes_without_variety.append(code)
-
-    # The first of these lists that is not empty is the result, as described above.
+    codes_of_language = _select_codes_of_language(codes, name_parts.language)
+    codes_of_variety = _select_codes_of_variety(codes_of_language, name_parts.variety)
     if codes_of_variety:
         return codes_of_variety
+    codes_without_variety = _select_codes_of_variety(codes_of_language, variety=[])
     if codes_without_variety:
         return codes_without_variety
     return codes_of_language
+
+
+def _select_codes_of_language(codes: Sequence[str], language: str) -> list[str]:
+    """Return the codes of a language, with any script and region."""
+    return [code for code in codes if _split_name(_name_in(code)).language == language]
+
+
+def _select_codes_of_variety(codes: Sequence[str], variety: list[str]) -> list[str]:
+    """Return the codes with exactly the given script and region; those with neither if `variety` is empty."""
+    return [code for code in codes if _split_name(_name_in(code)).variety == variety]
 
 
 def short_name(codes: Sequence[str], code: str) -> str:

@@ -83,23 +83,26 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
         stream: a binary stream, such as standard input.
         name: the stream's name in error messages.
     """
-    unfinished_line = b""
     next_number = 1
+    for lines in _split_as_it_arrives(stream):
+        yield list(decode_lines(lines, name, first=next_number))
+        next_number += len(lines)
+
+
+def _split_as_it_arrives(stream: BufferedIOBase) -> Iterator[list[bytes]]:
+    """Yield lists of the complete lines that have arrived, with their line breaks. The last line may have none."""
+    unfinished_line = b""
     while True:
         # read1() waits only if no byte has arrived. It returns no bytes at the end of the stream.
         arrived = stream.read1(_BYTES_AT_ONCE)
         if not arrived:
             break
-        # The last part has no line break yet, so it is an unfinished line. It is empty if a line has just ended.
-        parts = (unfinished_line + arrived).split(b"\n")
-        unfinished_line = parts.pop()
-        lines = [part + b"\n" for part in parts]
-        if lines:
-            yield list(decode_lines(lines, name, first=next_number))
-            next_number += len(lines)
-    # The stream may end without a line break.
+        # The last part is empty if a line has just ended.
+        *complete_parts, unfinished_line = (unfinished_line + arrived).split(b"\n")
+        if complete_parts:
+            yield [part + b"\n" for part in complete_parts]
     if unfinished_line:
-        yield list(decode_lines([unfinished_line], name, first=next_number))
+        yield [unfinished_line]
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
@@ -118,18 +121,26 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             lines end only in carriage returns.
     """
     for number, line in enumerate(lines, start=first):
-        # Only the first line may begin with a byte order mark.
-        encoding = "utf-8-sig" if number == 1 else "utf-8"
-        try:
-            text = line.decode(encoding)
-        except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x}"
-            raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
-        if "\0" in text:
-            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
+        text = _decode_line(line, name, number)
         if number == 1 and _is_joined_by_carriage_returns(text):
             raise InputError(f"{name}: {_ONLY_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
+
+
+def _decode_line(line: bytes, name: str, number: int) -> str:
+    """Decode one UTF-8 line. Raises InputError if it is not UTF-8, or contains NUL characters, as UTF-16 does."""
+    encoding = "utf-8"
+    if number == 1:
+        # Only the first line may begin with a byte order mark, which this encoding removes.
+        encoding = "utf-8-sig"
+    try:
+        text = line.decode(encoding)
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{line[error.start]:02x}"
+        raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
+    if "\0" in text:
+        raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
+    return text
 
 
 def _is_joined_by_carriage_returns(first_line: str) -> bool:

@@ -112,19 +112,12 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         # The pairs' indices in the data, sorted by length, `(pairs,)`.
         self._order = pairs.order
         # Two arrays of bounds divide `_order` into slices: the bounds [0, 3, 5] stand for the slices [0:3] and [3:5].
-        # In a slice of the first array, all pairs have the same source length and the same target length.
+        # In a slice of the first array, all pairs have the same lengths. Each slice of the second array is a batch.
         self._equal_length_bounds = _find_runs(pairs.source_lengths, pairs.target_lengths)
-        # Each slice of the second array is a batch. Batches are first made as large as possible, and then some of them
-        # are halved, so that their number is a multiple of `processes`.
-        longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
-        bounds_before_halving = _split_into_batches(longer_sides, tokens_per_batch)
-        self._batch_bounds = _halve_until_even(bounds_before_halving, processes)
-
+        self._batch_bounds = _make_batches(pairs, tokens_per_batch, processes)
         # The number of source and target tokens in each batch, including padding, `(batches,)`.
         self._padded_tokens = _count_padded_tokens(pairs, self._batch_bounds)
-        # The number of tokens in all batches together, without padding.
-        token_count = pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64)
-        self._padding_share = 1 - int(token_count) / int(self._padded_tokens.sum())
+        self._padding_share = 1 - _count_tokens(pairs) / int(self._padded_tokens.sum())
 
     @classmethod
     def use_in(
@@ -142,18 +135,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         keeping all logits in memory. The Trainer does not do so if the loss is customized by `compute_loss_func`,
         `label_smoothing_factor` or a subclass's `compute_loss`, because these may read the logits.
 
-        NumPy builds the batches directly from the dataset's memory if both conditions below hold. This takes a tenth of
-        the time, and gives the same batches bit by bit.
+        NumPy builds the same batches directly from the dataset's memory, in a tenth of the time, if both conditions
+        hold:
 
         - The training data is a `datasets.Dataset` that has only the columns `input_ids` and `labels` after the Trainer
           has removed the columns that the model does not read.
         - The collator is a `DataCollatorForSeq2Seq` with default settings whose tokenizer pads on the right.
 
-        Otherwise, the dataset and the collator build the batches as usual.
-
         If the Trainer's `train_dataset` or seed is replaced later, for example in the trials of a hyperparameter
-        search, the next training run builds a new sampler. The sampler that this method returned is then no longer
-        used.
+        search, the next training run builds a new sampler, and the returned one is no longer used.
 
         Args:
             trainer (`Trainer`): a Trainer that has a `train_dataset` and has not trained yet.
@@ -165,19 +155,17 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             `TokenBudgetBatchSampler`: the sampler for this process.
 
         Raises:
-            TypeError, ValueError: for the same reasons as the class. ValueError is also raised if the Trainer's
-                arguments contradict fixed batches. If `train_dataset` is replaced, the next training run may raise the
-                same errors, and it raises ValueError if `lengths` were given for the earlier data.
+            TypeError, ValueError: for the same reasons as the class, or if the Trainer's arguments contradict fixed
+                batches. If `train_dataset` is replaced, the next training run may raise the same errors, and it raises
+                ValueError if `lengths` were given for the earlier data.
         """
         # This comes first, because it raises the errors. The Trainer is changed only if there are none.
         holder = _SamplerHolder(trainer, tokens_per_batch, lengths)
-        # Two methods of the Trainer are replaced: one chooses the pairs of each batch, and the other makes the data
-        # loader that uses these batches. The second one calls the first one when training starts, so it does not matter
-        # which one is replaced first.
+        # When training starts, get_train_dataloader() calls this method.
         trainer._get_train_sampler = holder.get_sampler  # type: ignore[method-assign]
         # The original must be read before it is replaced. Otherwise `_make_dataloader` would call itself. If `use_in`
-        # was called before, the original is the `_make_dataloader` of that call. It then does its work twice, and the
-        # second time changes nothing.
+        # was called before, the original is the `_make_dataloader` of that call, and the work is done twice, which
+        # changes nothing.
         original_get_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
             _make_dataloader, trainer, original_get_dataloader
@@ -199,28 +187,28 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this process's batches for the current epoch, each as a list of pair indices."""
-        # All processes compute the same batches, because their generators have the same seed. Therefore, each process
-        # can pick its share without communication. `rank` must not affect anything that the generator draws.
-        #
-        # The three statements that use `generator` draw random numbers from it. Their order must stay, because a
-        # resumed run needs the same batches as before.
+        # All processes compute the same batches, because their generators have the same seed, so each process can pick
+        # its share without communication. `rank` must not affect anything that the generator draws.
         generator = np.random.default_rng((self.seed, self.epoch))
-        # The indices of all pairs. Each batch is a slice of them, from one bound to the next.
+        # Both calls draw from the generator. Their order must stay, because a resumed run needs the same batches as
+        # before.
         pair_indices = self._shuffle_equal_lengths(generator)
+        batches_in_steps = self._shuffle_batches(generator)
 
-        # Batches are numbered in the order of `_batch_bounds`. These are their numbers in random order, `(batches,)`.
-        batch_count = len(self._batch_bounds) - 1
-        shuffled_batches = generator.permutation(batch_count)
-        # The same numbers, in an order in which every `processes` consecutive ones are the batches of one step.
-        batches_in_steps = shuffled_batches
-        if self.processes > 1:
-            batches_in_steps = _deal_equal_work(shuffled_batches, self._padded_tokens, self.processes, generator)
         # From each step, this process gets the batch at place `rank`.
         batches_of_process = batches_in_steps[self.rank :: self.processes]
         for batch in batches_of_process:
             begin = self._batch_bounds[batch]
             end = self._batch_bounds[batch + 1]
             yield pair_indices[begin:end].tolist()
+
+    def _shuffle_batches(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return the indices of all batches in random order. Every `processes` consecutive ones form one step."""
+        batch_count = len(self._batch_bounds) - 1
+        shuffled_batches = generator.permutation(batch_count)
+        if self.processes == 1:
+            return shuffled_batches
+        return _deal_equal_work(shuffled_batches, self._padded_tokens, self.processes, generator)
 
     def _shuffle_equal_lengths(self, generator: np.random.Generator) -> NDArray[np.unsignedinteger]:
         """Return the pairs' indices in sorted order, with pairs of equal lengths shuffled among themselves."""
@@ -283,7 +271,7 @@ class _SamplerHolder:
         for a different number of pairs.
         """
         _check_arguments(self.trainer)
-        # If the user has given the lengths of the pairs, they are not read from the data, which may have any type.
+        # Data whose lengths are given may have any type.
         data_or_lengths = data
         if self.lengths is not None:
             data_or_lengths = self.lengths
@@ -434,6 +422,13 @@ def _find_runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
     return np.concatenate([[0], later_starts, [number_of_pairs]])
 
 
+def _make_batches(pairs: _SortedPairs, tokens_per_batch: int, processes: int) -> NDArray[np.int64]:
+    """Return the bounds of the largest batches that the budget allows, some halved to be a multiple of `processes`."""
+    longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
+    bounds = _split_into_batches(longer_sides, tokens_per_batch)
+    return _halve_until_even(bounds, processes)
+
+
 def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -> NDArray[np.int64]:
     """Split sorted pairs into the largest batches that the token budget allows.
 
@@ -448,24 +443,15 @@ def _split_into_batches(longer_side: NDArray[np.int32], tokens_per_batch: int) -
     starts_of_closed_batches = []
     # The last batch so far is open: longer pairs may be added to it.
     open_batch_start = 0
-    # A run is a sequence of pairs with the same length. In the example, the runs have the lengths 1, 2 and 3:
-    #
-    # | run    | rows of a full batch | open batch and run | `starts` | closed batches | new open batch |
-    # |--------|----------------------|--------------------|----------|----------------|----------------|
-    # | [0:3]  | 6 // 1 = 6           | [0:3]              | [0]      | none           | [0:3]          |
-    # | [3:4]  | 6 // 2 = 3           | [0:4]              | [0, 3]   | [0:3]          | [3:4]          |
-    # | [4:5]  | 6 // 3 = 2           | [3:5]              | [3]      | none           | [3:5]          |
     run_bounds = _find_runs(longer_side)
     for run_start, run_end in pairwise(run_bounds.tolist()):
-        # The run has longer pairs than the open batch before it, so its length decides how many rows a full batch has.
+        # All pairs of a run have this length. It is the longest so far, so it decides how many rows fit.
         longest = int(longer_side[run_start])
-        # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, unless there are fewer of them.
         rows_of_full_batch = _round_rows(tokens_per_batch // longest)
-        # The pairs of the open batch and of the run, from `open_batch_start` to `run_end`, are split together. All
-        # batches from these starts are full and can be closed, except for the last one, which stays open.
+        # The pairs of the open batch and of the run are split together. All these batches are full and can be closed,
+        # except for the last one, which stays open.
         starts = np.arange(open_batch_start, run_end, rows_of_full_batch)
-        starts_of_full_batches = starts[:-1]
-        starts_of_closed_batches.append(starts_of_full_batches)
+        starts_of_closed_batches.append(starts[:-1])
         open_batch_start = starts[-1]
     number_of_pairs = len(longer_side)
     return np.concatenate([*starts_of_closed_batches, [open_batch_start, number_of_pairs]])
@@ -481,33 +467,38 @@ def _round_rows(rows: int) -> int:
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
     """Halve the largest batch repeatedly, until the number of batches is a multiple of the number of processes.
 
+    Returns the new bounds, which describe up to `processes - 1` additional batches. Raises ValueError if the largest
+    batch has only one row.
+
     Args:
         bounds: the index at which each batch starts, and the total number of pairs, `(batches + 1,)`.
         processes: number of processes that train together.
-
-    Returns:
-        The new bounds, which describe up to `processes - 1` additional batches.
-
-    Raises:
-        ValueError: if the largest batch has only one row.
     """
     while True:
         rows_of_batches = np.diff(bounds)
         if len(rows_of_batches) % processes == 0:
             return bounds
-        # The index of the batch with the most rows.
-        largest = int(rows_of_batches.argmax())
-        most_rows = rows_of_batches[largest]
-        if most_rows == 1:
+        if rows_of_batches.max() == 1:
             raise InputError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
-        # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, so the second half may have more rows.
-        rows_of_first_half = _round_rows(most_rows // 2)
-        start_of_second_half = bounds[largest] + rows_of_first_half
-        # The new start comes after the start of the batch. Neither half exceeds the token budget.
-        bounds = np.insert(bounds, largest + 1, start_of_second_half)
+        bounds = _halve_largest_batch(bounds)
+
+
+def _halve_largest_batch(bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bounds with one more start, at which the second half of the batch with the most rows begins."""
+    rows_of_batches = np.diff(bounds)
+    largest = int(rows_of_batches.argmax())
+    # The rows are rounded down to a multiple of `_ROWS_MULTIPLE`, so the second half may have more rows.
+    rows_of_first_half = _round_rows(rows_of_batches[largest] // 2)
+    start_of_second_half = bounds[largest] + rows_of_first_half
+    return np.insert(bounds, largest + 1, start_of_second_half)
+
+
+def _count_tokens(pairs: _SortedPairs) -> int:
+    """Count the source and target tokens of all pairs, without padding."""
+    return int(pairs.source_lengths.sum(dtype=np.int64) + pairs.target_lengths.sum(dtype=np.int64))
 
 
 def _count_padded_tokens(pairs: _SortedPairs, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -531,20 +522,17 @@ def _deal_equal_work(
 ) -> NDArray[np.int64]:
     """Reorder shuffled batches so that all processes have nearly the same number of padded tokens in a step.
 
+    Returns the same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.
+
     Args:
         batches: the shuffled indices of the batches, `(batches,)`. Their number is a multiple of `processes`.
         padded_tokens: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
         processes: number of processes that train together.
-        generator: the source of randomness for the order of the steps, and for the process that gets each batch. It has
-            the same state in all processes, which must draw the same numbers from it.
-
-    Returns:
-        The same indices, `(batches,)`, in which each group of `processes` consecutive batches forms one step.
+        generator: the source of randomness, which has the same state in all processes.
     """
-    # A few batches are much smaller than the others: the last batch of the corpus, and the two halves of each batch
-    # that `_halve_until_even` has halved. It halves at most `processes - 1` batches, so there are at most
-    # 2 * processes - 1 small batches, which fit into two steps. The smallest batches get two steps for themselves,
-    # because in a step with a full batch, the processes with small batches would have to wait for it.
+    # Small batches are the last batch of the corpus, and the two halves of each of at most `processes - 1` batches that
+    # `_halve_until_even` has halved. They fit into two steps, which they get for themselves, because in a step with a
+    # full batch, the processes with small batches would have to wait for it.
     sorted_batches = _sort_by_size(batches, padded_tokens)
     small_batches = sorted_batches[: 2 * processes]
     # These keep the shuffled order. If there are at most two steps, there are no large batches.

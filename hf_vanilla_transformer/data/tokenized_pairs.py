@@ -40,8 +40,7 @@ def tokenize_pairs(
 
     Returns:
         The same splits with the columns `input_ids` and `labels`, which contain the token ids of sources and targets as
-        lists of different lengths that end with `</s>`. Nothing is truncated. There is no attention mask, because the
-        collator makes it.
+        lists that end with `</s>`. Nothing is padded or truncated.
 
     Raises:
         TypeError: if `pairs` is neither a `DatasetDict` nor a `Dataset`, for example a stream.
@@ -49,19 +48,12 @@ def tokenize_pairs(
             several target languages, `target_lang` is None, and a source does not begin with a code.
     """
     if isinstance(pairs, DatasetDict):
-        tokenized = {}
+        tokenized = DatasetDict()
         for name, split in pairs.items():
             tokenized[name] = tokenize_pairs(split, tokenizer, num_proc, target_lang=target_lang)
-        return DatasetDict(tokenized)
+        return tokenized
     check_are_texts(pairs)
     codes = TargetCodes(tokenizer, target_lang)
-    # The result is cached under the hash of everything on which it depends. The fingerprint identifies the pairs. If
-    # anything else begins to affect the tokens, it must be added here, or later runs would read outdated tokens.
-    cache_key: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
-    has_several_languages = len(codes.codes) > 0
-    if has_several_languages:
-        # This code is put before each source that does not begin with a code, so the result depends on it.
-        cache_key.append(codes.default)
     return pairs.map(
         _tokenize,
         batched=True,
@@ -71,9 +63,22 @@ def tokenize_pairs(
         fn_kwargs={"tokenizer": tokenizer, "codes": codes},
         features=FEATURES,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash(cache_key),
+        new_fingerprint=_compute_fingerprint(pairs, tokenizer, codes),
         desc="tokenizing",
     )
+
+
+def _compute_fingerprint(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, codes: TargetCodes) -> str:
+    """Return the hash of everything on which the tokens depend, under which the tokenized pairs are cached.
+
+    If anything else begins to affect the tokens, it must be added here, or later runs would read outdated tokens.
+    """
+    # The pairs' own fingerprint identifies them.
+    dependencies: list[object] = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
+    if codes.codes:
+        # This code is put before each source that does not begin with a code.
+        dependencies.append(codes.default)
+    return Hasher.hash(dependencies)
 
 
 def check_is_dataset(data: object) -> None:

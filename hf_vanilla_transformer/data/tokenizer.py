@@ -247,14 +247,17 @@ def _new_tokenizer(whitespace_words: bool, normalization: Normalization, charact
         # A space is put before the first word, so that it has the same tokens as in the middle of a sentence. This step
         # must be the last one, because earlier ones strip spaces.
         normalizer_steps.append(normalizers.Prepend(" "))
-        # This function and the next one set the pre-tokenizer and the decoder.
         _split_at_spaces(tokenizer)
     elif characters:
         _split_into_characters(tokenizer)
     else:
-        # GPT-2's regular expression, which splits letters, digits and punctuation.
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        tokenizer.decoder = decoders.ByteLevel()
+        _split_like_gpt2(tokenizer)
     if normalizer_steps:
         tokenizer.normalizer = normalizers.Sequence(normalizer_steps)
     return tokenizer
+
+
+def _split_like_gpt2(tokenizer: Tokenizer) -> None:
+    """Make a tokenizer split texts by GPT-2's regular expression, which separates letters, digits and punctuation."""
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()

@@ -79,19 +79,10 @@ class About:
     def metadata(self) -> ModelCardData:
         """Return the card's metadata, such as languages and scores, without values that the Hub does not know."""
         hub_dataset = _find_hub_name(self.dataset)
-        # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
-        hub_base_model = None
-        if self.base_model is not None and "/" in self.base_model:
-            hub_base_model = _find_hub_name(self.base_model)
-
-        metric_types = []
-        eval_results = []
-        for name, metric in _metrics_with_scores(self.scores).items():
-            metric_types.append(metric.hub_type)
-            eval_results.append(self._make_eval_result(name, metric))
-
-        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these. The model's name
-        # belongs to the metadata about scores.
+        metrics = _metrics_with_scores(self.scores)
+        metric_types = [metric.hub_type for metric in metrics.values()]
+        eval_results = [self._make_eval_result(name, metric) for name, metric in metrics.items()]
+        # The Hub accepts None for missing values, but not empty lists, so `or None` replaces these.
         return ModelCardData(
             language=self._hub_languages() or None,
             license=self.license,
@@ -100,10 +91,18 @@ class About:
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
             datasets=None if hub_dataset is None else [hub_dataset],
             metrics=metric_types or None,
-            base_model=hub_base_model,
+            base_model=self._find_base_model_on_hub(),
+            # The name belongs to the metadata about scores.
             model_name=self.title if self.scores else None,
             eval_results=eval_results or None,
         )
+
+    def _find_base_model_on_hub(self) -> str | None:
+        """Return the base model's name on the Hub, or None if it has none."""
+        # Names on the Hub begin with `user/`. A name without a slash may be a folder, even if it does not exist here.
+        if self.base_model is None or "/" not in self.base_model:
+            return None
+        return _find_hub_name(self.base_model)
 
     def _hub_languages(self) -> list[str]:
         """Return the codes of the source and target languages that the Hub knows, without repetitions."""
@@ -159,39 +158,22 @@ def fill_model_card(
         training_facts: the rows of the table about the training run or about the conversion.
         converted: True if the model was converted from another system instead of trained.
     """
-    example_source = about.example_source
-    if about.target_code:
-        example_source = f"{about.target_code} {example_source}"
-    exact_match = None
-    if about.scores:
-        # Imported only now, because converted models have no scores, and the metrics need `evaluate`.
-        from ..evaluation.metrics import describe_exact_match
-
-        exact_match = describe_exact_match(about.scores)
-    # A further argument of `from_pretrained` in the example's code. With it, the example calls, for instance,
-    # `from_pretrained("user/name", revision="v2")`, and without it `from_pretrained("user/name")`.
-    revision_argument = ""
-    if about.revision:
-        revision_argument = f', revision="{about.revision}"'
-    template_path = _INSTALLED_TEMPLATE
-    if not template_path.is_file():
-        # In a checkout, the template is in the root folder instead of the package.
-        template_path = _CHECKOUT_TEMPLATE
-    # The keyword arguments after `template_path` are the variables of the template. Their names must be those in
-    # `model_card.md`, because the template silently treats a variable that it does not get as empty.
+    template_path = _find_template()
+    example_source = _write_example_source(about)
+    # The template uses these names, and silently treats a variable that it does not get as empty.
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(template_path),
         title=about.title,
-        location=about.location or about.title,
-        revision_argument=revision_argument,
+        location=_location_in_example(about),
+        revision_argument=_write_revision_argument(about),
         data=about.data,
         is_int8=_is_int8(config),
-        library=LIBRARIES.get(about.tokenizer_class or ""),
+        library=_library_of_tokenizer(about),
         languages=about.direction(),
         scores=about.scores,
         metrics=_metrics_with_scores(about.scores),
-        exact_match=exact_match,
+        exact_match=_describe_exact_match_if_scored(about),
         example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters, converted),
         training_facts=training_facts,
@@ -199,6 +181,54 @@ def fill_model_card(
         license=about.license,
         converted=converted,
     )
+
+
+def _find_template() -> Path:
+    """Return the path of the template `model_card.md`. In a checkout, it is in the root folder, not in the package."""
+    if _INSTALLED_TEMPLATE.is_file():
+        return _INSTALLED_TEMPLATE
+    return _CHECKOUT_TEMPLATE
+
+
+def _write_example_source(about: About) -> str:
+    """Return the sentence that the example translates, with the target-language code before it, if there is one."""
+    if about.target_code:
+        return f"{about.target_code} {about.example_source}"
+    return about.example_source
+
+
+def _location_in_example(about: About) -> str:
+    """Return the location that the example passes to `from_pretrained`, by default the title."""
+    if about.location:
+        return about.location
+    return about.title
+
+
+def _write_revision_argument(about: About) -> str:
+    """Return the code after the location in the example, as in `from_pretrained("user/name", revision="v2")`.
+
+    It is empty if there is no revision.
+    """
+    if about.revision:
+        return f', revision="{about.revision}"'
+    return ""
+
+
+def _library_of_tokenizer(about: About) -> str | None:
+    """Return the library that the tokenizer's class needs, or None if it needs none or is not known."""
+    if about.tokenizer_class is None:
+        return None
+    return LIBRARIES.get(about.tokenizer_class)
+
+
+def _describe_exact_match_if_scored(about: About) -> str | None:
+    """Return a description of the exact match of the scores, or None if the model has no scores."""
+    if not about.scores:
+        return None
+    # Imported only now, because the metrics need `evaluate`, and models without scores do not.
+    from ..evaluation.metrics import describe_exact_match
+
+    return describe_exact_match(about.scores)
 
 
 def _is_int8(config: PreTrainedConfig) -> bool:
@@ -233,19 +263,8 @@ def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
 
 def argument_facts(args: TrainingArguments) -> Facts:
     """Return the card's rows about settings in the Trainer's arguments, such as the batch size and the warm-up."""
-    facts: Facts = {}
-    # `world_size` is the number of processes, each of which has its own batches.
-    batches_per_update = args.gradient_accumulation_steps * args.world_size
-    tokens_per_batch = getattr(args, "tokens_per_batch", None)
-    if tokens_per_batch is None:
-        facts["sentences per update"] = args.train_batch_size * batches_per_update
-    else:
-        facts["tokens per update and side, at most"] = tokens_per_batch * batches_per_update
-    # The Trainer interprets a number below 1 as a share of all updates.
-    if 0 < args.warmup_steps < 1:
-        facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all"
-    else:
-        facts["warm-up updates"] = int(args.warmup_steps)
+    facts = _batch_size_fact(args)
+    facts["warm-up updates"] = _describe_warmup(args.warmup_steps)
     # Several optimizers are variants of Adam, for example "adamw_torch_fused".
     if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
@@ -253,6 +272,24 @@ def argument_facts(args: TrainingArguments) -> Facts:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
     facts["seed"] = args.seed
     return facts
+
+
+def _batch_size_fact(args: TrainingArguments) -> Facts:
+    """Return the card's row about the size of an update, in tokens if the arguments have `tokens_per_batch`."""
+    # `world_size` is the number of processes, each of which has its own batches.
+    batches_per_update = args.gradient_accumulation_steps * args.world_size
+    tokens_per_batch = getattr(args, "tokens_per_batch", None)
+    if tokens_per_batch is None:
+        return {"sentences per update": args.train_batch_size * batches_per_update}
+    return {"tokens per update and side, at most": tokens_per_batch * batches_per_update}
+
+
+def _describe_warmup(warmup_steps: float) -> int | str:
+    """Return the number of warm-up updates, or their share in words if the Trainer reads it as a share."""
+    # The Trainer interprets a number below 1 as a share of all updates.
+    if 0 < warmup_steps < 1:
+        return f"{warmup_steps:.3g} of all"
+    return int(warmup_steps)
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int, converted: bool) -> Facts:

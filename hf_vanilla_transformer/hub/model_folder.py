@@ -133,13 +133,12 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
-    # The weights get the permissions of config.json. This package's `save_pretrained` has already done this, but
-    # averaged models and models of other classes are saved differently.
+    # This package's `save_pretrained` has already done this, but averaged models and models of other classes are saved
+    # differently.
     give_weights_the_mode_of_config(temporary)
     # This must be tested before the next step, which creates the folder.
     is_new = not folder.exists()
-    # A new folder gets the permissions that the user's umask allows. `_rename_folder` gives them to the temporary
-    # folder, to which only its owner has access, and then replaces the new folder, which is still empty, by it.
+    # A new folder gets the permissions that the user's umask allows, and `_rename_folder` copies them.
     folder.mkdir(exist_ok=True)
     try:
         if is_new:

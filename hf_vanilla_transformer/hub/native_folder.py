@@ -53,12 +53,17 @@ def source_folder(source: str, revision: str | None = None, token: str | None = 
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     if not folder.is_dir():
-        try:
-            # The patterns do not include *.py, so no code from the repository is downloaded.
-            patterns = [*WEIGHT_FILES, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
-            folder = Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
-        except (OSError, ValueError) as error:
-            raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
+        folder = _download(source, revision, token)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
     return folder
+
+
+def _download(name: str, revision: str | None, token: str | None) -> Path:
+    """Download a model's files from the Hub, and return their folder. Raise FileNotFoundError if this fails."""
+    # The patterns do not include *.py, so no code from the repository is downloaded.
+    patterns = [*WEIGHT_FILES, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
+    try:
+        return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=patterns))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"there is no folder {name}, and the Hub answered: {error}") from error

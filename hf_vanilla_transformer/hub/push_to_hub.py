@@ -48,26 +48,37 @@ def prepare_repository(
     """
     api = HfApi(token=token)
     page = f"{api.endpoint}/settings/tokens"
-    advice = f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
     try:
         return _create_repository(api, name, metadata, private=private, revision=revision)
     except LocalTokenNotFoundError as error:
-        raise PermissionError(f"there is no token to push to {name}; {advice}") from error
+        raise PermissionError(f"there is no token to push to {name}; {_advise_on_token(page)}") from error
     except HfHubHTTPError as error:
-        # The Hub has answered. This class derives from HTTPError, so it must be handled before the last clause, which
-        # reports that there was no answer.
-        if error.response.status_code == 401:
-            raise PermissionError(f"the Hub rejects the token to push to {name}; {advice}") from error
-        if error.response.status_code == 403:
-            raise PermissionError(
-                f"the token has no write access to {name}; create one at {page}, or name another repository."
-            ) from error
-        raise ConnectionError(f"the Hub rejects {name}: {describe_error(error)}") from error
+        # The Hub has answered. This class derives from HTTPError, so this clause must come before the next one.
+        raise _explain_rejection(error, name, page) from error
     except (ConnectionError, HTTPError) as error:
         raise ConnectionError(
             f"the Hub cannot be reached to push to {name} ({describe_error(error)}); check the network and "
             "HF_HUB_OFFLINE, or train without pushing."
         ) from error
+
+
+def _advise_on_token(page: str) -> str:
+    """Return the advice to create a token on a page of the Hub."""
+    return f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
+
+
+def _explain_rejection(error: HfHubHTTPError, name: str, page: str) -> OSError:
+    """Return the error to raise if the Hub rejects a request for the repository `name`.
+
+    `page` is the page of the Hub on which users create tokens.
+    """
+    if error.response.status_code == 401:
+        return PermissionError(f"the Hub rejects the token to push to {name}; {_advise_on_token(page)}")
+    if error.response.status_code == 403:
+        return PermissionError(
+            f"the token has no write access to {name}; create one at {page}, or name another repository."
+        )
+    return ConnectionError(f"the Hub rejects {name}: {describe_error(error)}")
 
 
 def _create_repository(
@@ -85,20 +96,25 @@ def _create_repository(
     # This fails if there is no valid token.
     api.whoami()
     _check_metadata(metadata)
-    # The result has the user's name, which `name` may lack. All following requests need it.
+    # The result has the user's name, which `name` may lack.
     repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
     # If the repository existed before, its owner may allow this user only to read it.
     api.auth_check(repo_id, write=True)
-    # A repository that existed before keeps its visibility.
-    if private and not api.model_info(repo_id).private:
-        raise InputError(
-            f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
-            "settings, name another repository, or leave hub_private_repo out."
-        )
+    if private:
+        _check_is_private(api, repo_id)
     # The branch comes last, so that nothing is changed in a repository that is rejected above.
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     return repo_id
+
+
+def _check_is_private(api: HfApi, repo_id: str) -> None:
+    """Raise InputError if a repository is public. One that existed before keeps its visibility."""
+    if not api.model_info(repo_id).private:
+        raise InputError(
+            f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
+            "settings, name another repository, or leave hub_private_repo out."
+        )
 
 
 def _check_metadata(metadata: ModelCardData) -> None:
@@ -141,27 +157,27 @@ def push_run(
     # `upload_folder` does not create a branch.
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    # The card must be changed before the upload, which reads it from the folder. If the upload fails, the card stays
-    # changed. This does no harm, because the next push replaces the same lines again.
     card = run_folder / CARD
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card in paths and not card.is_symlink():
+        # If the upload fails, the card stays changed. The next push replaces the same lines again.
         _load_from_hub_in_card(card, repo_id, revision)
-    # The upload gets two lists. `allow_patterns` names the files in the folder that are uploaded. `delete_patterns`
-    # matches the files in the repository that are deleted unless the same commit uploads them. It covers all files that
-    # any run may write, with names such as "scores.json" and patterns such as "model-?????-of-?????.safetensors",
-    # including the files that are never pushed. Other files in the repository stay. Its card is never deleted,
-    # but may be replaced.
-    patterns_to_delete = [pattern for pattern in FILES_OF_A_RUN if pattern != CARD]
     commit = api.upload_folder(
         repo_id=repo_id,
         folder_path=run_folder,
         commit_message=message,
         revision=revision,
+        # The names of the files to upload.
         allow_patterns=[path.name for path in paths],
-        delete_patterns=patterns_to_delete,
+        # Matching files in the repository are deleted unless the same commit uploads them. All other files stay.
+        delete_patterns=_patterns_to_delete(),
     )
     return commit.commit_url
+
+
+def _patterns_to_delete() -> list[str]:
+    """Return the patterns of all files that any run may write, even if they are never pushed, except the card."""
+    return [pattern for pattern in FILES_OF_A_RUN if pattern != CARD]
 
 
 def _paths_to_push(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,6 +78,23 @@ class _Drawing:
     theme: Theme
 
 
+class _Size(NamedTuple):
+    """The size of a figure in inches."""
+
+    width: float
+    height: float
+
+
+class _Panel(NamedTuple):
+    """One head in a sheet of many heads, with its title and its place."""
+
+    layer: int
+    head: int
+    title: str
+    is_first_in_row: bool
+    is_last_in_column: bool
+
+
 def plot_attention(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -114,54 +131,81 @@ def plot_attention(
         `matplotlib.figure.Figure`: a figure whose size depends on the lengths of the sentences.
 
     Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
+        ImportError: if matplotlib is missing.
         TypeError, ValueError: as `forward_pass` does; if `kind`, `style` or `theme` is unknown, the model has no such
             layer or head, or a layer or head is given although the style draws all of them.
     """
-    if not style:
-        style = "heads" if head is None else "matrix"
+    chosen_style = _choose_style(style, head)
     # Wrong arguments are reported before the model runs.
     check_choice("kind", kind, KINDS)
-    _check_style(style, layer, head)
+    _check_style(chosen_style, layer, head)
 
     pair = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     queries, keys = pair.query_and_key_tokens(kind)
     all_weights = pair.weights(kind)  # (layers, heads, queries, keys)
     num_layers, num_heads = all_weights.shape[:2]
-    layer_index = num_layers - 1 if layer is None else layer
-    head_index = 0 if head is None else head
-    check_number("layer", layer_index, 0, num_layers - 1)
-    check_number("head", head_index, 0, num_heads - 1)
-
-    # For example, "Cross-attention, decoder.layers[5]".
-    title_of_layer = f"{_TITLES[kind]}, {_STACKS[kind]}.layers[{layer_index}]"
-    # `_draw_sheet` needs weights with four axes: (layers, heads, queries, keys). `_draw_lines` and `_draw_one_matrix`
-    # draw a single head, so they need weights with two axes: (queries, keys).
-    if style == "layers":
-        title = _TITLES[kind]
-        weights = all_weights
-    elif style == "heads":
-        title = title_of_layer
-        weights = all_weights[layer_index : layer_index + 1]  # (1, heads, queries, keys)
-    else:
-        title = f"{title_of_layer}, head {head_index}"
-        weights = all_weights[layer_index, head_index]  # (queries, keys)
-
+    layer_index = _choose_index("layer", layer, num_layers, default=num_layers - 1)
+    head_index = _choose_index("head", head, num_heads, default=0)
     with styled(theme) as colors:
         drawing = _Drawing(
-            weights,
-            queries,
-            keys,
+            weights=_select_weights(all_weights, chosen_style, layer_index, head_index),
+            queries=queries,
+            keys=keys,
             query_label=_QUERY_LABELS[kind],
             key_label=_KEY_LABELS[kind],
-            title=title,
+            title=_write_title(kind, chosen_style, layer_index, head_index),
             theme=colors,
         )
-        if style == "lines":
-            return _draw_lines(drawing)
-        if style == "matrix":
-            return _draw_one_matrix(drawing)
-        return _draw_sheet(drawing, has_layers=style == "layers")
+        return _draw_in_style(drawing, chosen_style)
+
+
+def _choose_style(style: str | None, head: int | None) -> str:
+    """Return the given style; without one, the style for the given head or for all heads of a layer."""
+    if style:
+        return style
+    if head is None:
+        return "heads"
+    return "matrix"
+
+
+def _choose_index(name: str, index: int | None, count: int, default: int) -> int:
+    """Return the index of a layer or head, or the default if it is None. Raise ValueError if it is out of range."""
+    chosen_index = default if index is None else index
+    check_number(name, chosen_index, 0, count - 1)
+    return chosen_index
+
+
+def _select_weights(all_weights: np.ndarray, style: str, layer: int, head: int) -> np.ndarray:
+    """Return the weights that a style draws, from the weights `(layers, heads, queries, keys)` of all heads.
+
+    They have the shape `(layers, heads, queries, keys)` for a sheet, and `(queries, keys)` for a single head.
+    """
+    if style == "layers":
+        return all_weights
+    if style == "heads":
+        # The slice keeps the axis of layers.
+        return all_weights[layer : layer + 1]
+    return all_weights[layer, head]
+
+
+def _write_title(kind: str, style: str, layer: int, head: int) -> str:
+    """Return the title of a figure, such as "Cross-attention, decoder.layers[5], head 0"."""
+    title = _TITLES[kind]
+    if style == "layers":
+        return title
+    title_of_layer = f"{title}, {_STACKS[kind]}.layers[{layer}]"
+    if style == "heads":
+        return title_of_layer
+    return f"{title_of_layer}, head {head}"
+
+
+def _draw_in_style(drawing: _Drawing, style: str) -> "Figure":
+    """Draw the figure of a style, for weights from `_select_weights`."""
+    if style == "lines":
+        return _draw_lines(drawing)
+    if style == "matrix":
+        return _draw_one_matrix(drawing)
+    return _draw_sheet(drawing, has_layers=style == "layers")
 
 
 def _check_style(style: str, layer: int | None, head: int | None) -> None:
@@ -180,16 +224,12 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     """
     num_queries, num_keys = drawing.weights.shape
     num_rows = max(num_queries, num_keys)
-    # All sizes are in inches. The widest token of each column determines the width of the labels.
-    label_width = width_of(drawing.queries) + width_of(drawing.keys)
-    width = _WIDTH_OF_LINES + label_width + 2 * _MARGIN
-    height = num_rows * _LINE_HEIGHT + _MARGIN
-    figure = new_figure(width, height, drawing.title)
+    size = _measure_lines(drawing, num_rows)
+    figure = new_figure(size.width, size.height, drawing.title)
     query_axes = figure.add_subplot()
 
-    # The vertical position of each token, in rows. The shorter column is centered.
-    query_heights = (num_rows - num_queries) / 2 + np.arange(num_queries)
-    key_heights = (num_rows - num_keys) / 2 + np.arange(num_keys)
+    query_heights = _center_column(num_queries, num_rows)
+    key_heights = _center_column(num_keys, num_rows)
     lines = _make_lines(drawing, query_heights, key_heights)
     query_axes.add_collection(lines)
 
@@ -201,6 +241,20 @@ def _draw_lines(drawing: _Drawing) -> "Figure":
     return figure
 
 
+def _measure_lines(drawing: _Drawing, num_rows: int) -> _Size:
+    """Return the size of a figure with lines between two columns of tokens, of which the longer has `num_rows`."""
+    # The widest token of each column determines the width of its labels.
+    label_width = width_of(drawing.queries) + width_of(drawing.keys)
+    width = _WIDTH_OF_LINES + label_width + 2 * _MARGIN
+    height = num_rows * _LINE_HEIGHT + _MARGIN
+    return _Size(width, height)
+
+
+def _center_column(num_tokens: int, num_rows: int) -> np.ndarray:
+    """Return the vertical position of each token of a column, in rows, such that the column is centered."""
+    return (num_rows - num_tokens) / 2 + np.arange(num_tokens)
+
+
 def _make_lines(drawing: _Drawing, query_heights: np.ndarray, key_heights: np.ndarray) -> "LineCollection":
     """Return a line for each pair of a query and a key, whose width and color show the pair's weight.
 
@@ -210,14 +264,13 @@ def _make_lines(drawing: _Drawing, query_heights: np.ndarray, key_heights: np.nd
     """
     from matplotlib.collections import LineCollection
 
-    # The query and the key of each line. They are sorted by increasing weight: the lines with the largest weights are
-    # drawn last, so that no other line covers them.
+    # The lines with the largest weights are drawn last, so that no other line covers them.
     order = np.argsort(drawing.weights, axis=None)
     queries, keys = np.unravel_index(order, drawing.weights.shape)
     sorted_weights = drawing.weights[queries, keys]
-    # The horizontal position is 0 for the column of queries, and 1 for the column of keys.
     end_points = []
     for query, key in zip(queries, keys, strict=True):
+        # The column of queries has the horizontal position 0, and the column of keys has 1.
         left_end = (0, query_heights[query])
         right_end = (1, key_heights[key])
         end_points.append([left_end, right_end])
@@ -243,27 +296,36 @@ def _label_column(axes: "Axes", num_rows: int, heights: np.ndarray, words: Seque
 
 def _draw_one_matrix(drawing: _Drawing) -> "Figure":
     """Draw one head's weights as a matrix. If the matrix is small, each cell also shows its number."""
-    weights = drawing.weights
-    num_queries, num_keys = weights.shape
-    has_numbers = weights.size <= _MOST_NUMBERS
-    # All sizes are in inches.
+    has_numbers = drawing.weights.size <= _MOST_NUMBERS
+    size = _measure_matrix(drawing, has_numbers)
+    figure = new_figure(size.width, size.height, drawing.title, layout="compressed")
+    axes = figure.add_subplot()
+    image = draw_matrix(axes, drawing.weights, drawing.queries, drawing.keys, FONT_SIZE, drawing.theme.sequential)
+    axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
+    if has_numbers:
+        _write_numbers(axes, image, drawing)
+    _add_color_bar(figure, image, [axes])
+    return figure
+
+
+def _measure_matrix(drawing: _Drawing, has_numbers: bool) -> _Size:
+    """Return the size of a figure with one matrix."""
+    num_queries, num_keys = drawing.weights.shape
     cell_size = _CELL_WITH_NUMBER if has_numbers else _CELL
     width = num_keys * cell_size + width_of(drawing.queries) + 2 * _MARGIN
     # The labels of the keys are rotated, so the width of their text adds to the height.
     height = num_queries * cell_size + width_of(drawing.keys) + _MARGIN
-    figure = new_figure(width, height, drawing.title, layout="compressed")
-    axes = figure.add_subplot()
-    image = draw_matrix(axes, weights, drawing.queries, drawing.keys, FONT_SIZE, drawing.theme.sequential)
-    axes.set(xlabel=drawing.key_label, ylabel=drawing.query_label)
-    if has_numbers:
-        for (query, key), weight in np.ndenumerate(weights):
-            # `to_rgba` returns red, green, blue and opacity.
-            cell_color = image.to_rgba(weight)[:3]
-            text_color = readable_on(cell_color, drawing.theme)
-            # The key is the column, x, and the query is the row, y. With 7 points, the number fits into the cell.
-            axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
-    _add_color_bar(figure, image, [axes])
-    return figure
+    return _Size(width, height)
+
+
+def _write_numbers(axes: "Axes", image: "ScalarMappable", drawing: _Drawing) -> None:
+    """Write each weight into its cell of a matrix, whose colors are those of `image`."""
+    for (query, key), weight in np.ndenumerate(drawing.weights):
+        # `to_rgba` returns red, green, blue and opacity.
+        cell_color = image.to_rgba(weight)[:3]
+        text_color = readable_on(cell_color, drawing.theme)
+        # The key is the column, x, and the query is the row, y. With 7 points, the number fits into the cell.
+        axes.text(key, query, f"{weight:.2f}", size=7, color=text_color, ha="center", va="center")
 
 
 def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
@@ -275,45 +337,59 @@ def _draw_sheet(drawing: _Drawing, has_layers: bool) -> "Figure":
             divided among the rows.
     """
     num_layers, num_heads, _, num_keys = drawing.weights.shape
-    num_panels = num_layers * num_heads
     num_columns = num_heads if has_layers else _choose_columns(num_heads, _side_of_panel(num_keys))
-    figure, grid = _new_sheet(drawing, num_panels, num_columns)
-    # The places of the sheet, row by row.
+    panels = _list_panels(num_layers, num_heads, num_columns, has_layers)
+    figure, grid = _new_sheet(drawing, len(panels), num_columns)
+    # The places of the sheet, row by row. The last row may have empty places at its end.
     all_axes = list(grid.flat)
-
-    # The last row may have empty places at its end.
-    for unused_axes in all_axes[num_panels:]:
+    for unused_axes in all_axes[len(panels) :]:
         unused_axes.set_axis_off()
-    # All heads of the first layer come first, then all heads of the second one, and so on.
-    for panel, (layer, head) in enumerate(np.ndindex(num_layers, num_heads)):
-        axes = all_axes[panel]
-        panel_title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
-        axes.set_title(panel_title, size=SMALL_FONT_SIZE)
 
-        is_first_in_row = panel % num_columns == 0
-        query_labels = drawing.queries if is_first_in_row else []
-        colors = drawing.theme.sequential
-        weights = drawing.weights[layer, head]  # (queries, keys)
-        image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, colors)
-
-        is_last_in_column = panel + num_columns >= num_panels
-        if is_last_in_column:
-            axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
+    images = []
+    for axes, panel in zip(all_axes, panels, strict=False):
+        images.append(_draw_panel(axes, panel, drawing))
     figure.supylabel(drawing.query_label, size=SMALL_FONT_SIZE)
-    # All panels have the same range of colors, so the last image can stand for all of them.
-    _add_color_bar(figure, image, all_axes)
+    # All panels have the same range of colors, so one image can stand for all of them.
+    _add_color_bar(figure, images[-1], all_axes)
     return figure
 
 
-def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[Figure, np.ndarray]":
-    """Create the figure of a sheet, which has one panel per attention head, and return it with its grid of axes.
+def _list_panels(num_layers: int, num_heads: int, num_columns: int, has_layers: bool) -> list[_Panel]:
+    """Return the panels of a sheet, row by row: all heads of the first layer, then all of the second, and so on."""
+    num_panels = num_layers * num_heads
+    panels = []
+    for index, (layer, head) in enumerate(np.ndindex(num_layers, num_heads)):
+        title = f"layers[{layer}], head {head}" if has_layers else f"head {head}"
+        is_first_in_row = index % num_columns == 0
+        is_last_in_column = index + num_columns >= num_panels
+        panels.append(_Panel(layer, head, title, is_first_in_row, is_last_in_column))
+    return panels
 
-    The figure is large enough for the panels and their labels. The grid is an array of shape `(rows, columns)`, with
-    one panel per axes.
-    """
-    num_queries, num_keys = drawing.weights.shape[-2:]
+
+def _draw_panel(axes: "Axes", panel: _Panel, drawing: _Drawing) -> "ScalarMappable":
+    """Draw the matrix of one head in a sheet, and return its image."""
+    axes.set_title(panel.title, size=SMALL_FONT_SIZE)
+    query_labels = drawing.queries if panel.is_first_in_row else []
+    weights = drawing.weights[panel.layer, panel.head]  # (queries, keys)
+    image = draw_matrix(axes, weights, query_labels, drawing.keys, SMALL_FONT_SIZE, drawing.theme.sequential)
+    if panel.is_last_in_column:
+        axes.set_xlabel(drawing.key_label, size=SMALL_FONT_SIZE)
+    return image
+
+
+def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[Figure, np.ndarray]":
+    """Return a new figure for a sheet, and its grid of axes `(rows, columns)`, with one panel per axes."""
     num_rows = math.ceil(num_panels / num_columns)
-    # All sizes are in inches. The labels of the queries stand once in each row, at the left.
+    size = _measure_sheet(drawing, num_rows, num_columns)
+    figure = new_figure(size.width, size.height, drawing.title, layout="compressed")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False)
+    return figure, grid
+
+
+def _measure_sheet(drawing: _Drawing, num_rows: int, num_columns: int) -> _Size:
+    """Return the size of a sheet, which is large enough for its panels and their labels."""
+    num_queries, num_keys = drawing.weights.shape[-2:]
+    # The labels of the queries stand once in each row, at the left.
     column_width = _side_of_panel(num_keys) + _PANEL_GAP
     query_label_width = width_of(drawing.queries, SMALL_FONT_SIZE)
     width = num_columns * column_width + query_label_width + _MARGIN + _COLOR_BAR_WIDTH
@@ -321,9 +397,7 @@ def _new_sheet(drawing: _Drawing, num_panels: int, num_columns: int) -> "tuple[F
     key_label_height = width_of(drawing.keys, SMALL_FONT_SIZE)
     row_height = _side_of_panel(num_queries) + key_label_height + _PANEL_TITLE_HEIGHT
     height = num_rows * row_height + _MARGIN / 2
-    figure = new_figure(width, height, drawing.title, layout="compressed")
-    grid = figure.subplots(num_rows, num_columns, squeeze=False)
-    return figure, grid
+    return _Size(width, height)
 
 
 def _side_of_panel(num_tokens: int) -> float:

@@ -105,52 +105,72 @@ def forward_pass(
     target: str | None = None,
     **generate_kwargs: Any,
 ) -> ForwardPass:
-    """Run the model on a sentence pair, or on a sentence and the model's own translation.
-
-    The model's own translation is the best hypothesis of `generate()`. The forward pass runs over this translation with
-    teacher forcing, so other hypotheses of the search do not appear.
+    """Run the model with teacher forcing on a sentence pair, or on a sentence and the model's own translation.
 
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         source (`str`): a sentence.
-        target (`str`, *optional*): its translation; by default the model's own.
-        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
+        target (`str`, *optional*): its translation; by default, the best hypothesis of `generate()`.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`, which are allowed only without a target.
 
     Raises:
         TypeError: if the model is an engine of another runtime, or a sentence is not a string.
         ValueError: if the sentence is empty, arguments of `generate()` come with a target, or the model does not
             return attention weights.
     """
-    targets = None if target is None else [target]
-    source_rows, target_rows = _tokenize_or_translate(model, tokenizer, [source], targets, generate_kwargs)
-    source_ids = source_rows[0]
-    target_ids = target_rows[0]
-    # Batches of one sentence, of shape (1, source) and (1, target + 1).
-    source_batch = torch.tensor([source_ids], device=model.device)
-    target_batch = torch.tensor([target_ids], device=model.device)
+    source_ids, target_ids = _tokenize_or_translate_one(model, tokenizer, source, target, generate_kwargs)
     # At each position, the decoder reads the token before the one that it generates.
-    read_tokens = target_batch[:, :-1]
-    generated_tokens = target_batch[:, 1:]
-    with evaluating(model):
-        output = model(
-            input_ids=source_batch,
-            attention_mask=torch.ones_like(source_batch),
-            decoder_input_ids=read_tokens,
-            output_attentions=True,
-            use_cache=False,
-        )
+    read_ids = target_ids[:-1]
+    generated_ids = target_ids[1:]
+    output = _run_with_attention(model, source_ids, read_ids)
 
+    source_texts = token_texts(tokenizer, source_ids)
+    read_texts = token_texts(tokenizer, read_ids, of_target=True)
+    # The start token is removed only after the conversion, because a token's text depends on its neighbors.
+    generated_texts = token_texts(tokenizer, target_ids, of_target=True)[1:]
     return ForwardPass(
-        source_tokens=token_texts(tokenizer, source_ids),
-        read_tokens=token_texts(tokenizer, target_ids[:-1], of_target=True),
-        # The text of a token depends on the tokens next to it, so the start token is removed only after the conversion.
-        target_tokens=token_texts(tokenizer, target_ids, of_target=True)[1:],
+        source_tokens=source_texts,
+        read_tokens=read_texts,
+        target_tokens=generated_texts,
         encoder=_stack_layers(output.encoder_attentions),
         decoder=_stack_layers(output.decoder_attentions),
         cross=_stack_layers(output.cross_attentions),
-        log_probs=_log_probs_of_tokens(output.logits, generated_tokens),
+        log_probs=_log_probs_of_tokens(output.logits, _batch_of_one(generated_ids, model.device)),
     )
+
+
+def _tokenize_or_translate_one(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    target: str | None,
+    generate_kwargs: dict[str, Any],
+) -> tuple[list[int], list[int]]:
+    """Return the token ids of a sentence, and those of the given translation or else of the model's own."""
+    targets = None if target is None else [target]
+    source_rows, target_rows = _tokenize_or_translate(model, tokenizer, [source], targets, generate_kwargs)
+    return source_rows[0], target_rows[0]
+
+
+def _batch_of_one(ids: Sequence[int], device: torch.device) -> Tensor:
+    """Return token ids as a batch of one sentence, of shape `(1, length)`."""
+    # The dtype is necessary, because a list without tokens would become a tensor of floats.
+    return torch.tensor([ids], dtype=torch.long, device=device)
+
+
+def _run_with_attention(model: PreTrainedModel, source_ids: Sequence[int], read_ids: Sequence[int]) -> Any:
+    """Run the model in evaluation mode on one sentence, and return its output with all attention weights."""
+    source_batch = _batch_of_one(source_ids, model.device)
+    read_batch = _batch_of_one(read_ids, model.device)
+    with evaluating(model):
+        return model(
+            input_ids=source_batch,
+            attention_mask=torch.ones_like(source_batch),
+            decoder_input_ids=read_batch,
+            output_attentions=True,
+            use_cache=False,
+        )
 
 
 def _log_probs_of_tokens(logits: Tensor, tokens: Tensor) -> list[float]:
@@ -201,9 +221,8 @@ def masks_of(
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Raises:
-        TypeError: as [`forward_pass`] does.
-        ValueError: as [`forward_pass`] does; if the model is of another architecture, or the numbers of sources and
-            targets differ.
+        TypeError, ValueError: as [`forward_pass`] does; if the model is of another architecture, or the numbers of
+            sources and targets differ.
     """
     if model.config.model_type != VanillaTransformerConfig.model_type:
         raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
@@ -216,12 +235,19 @@ def masks_of(
 
     masks = _compute_masks(model, encoder_inputs, decoder_inputs)
     return Masks(
-        source_tokens=[token_texts(tokenizer, row) for row in encoder_inputs.input_ids.tolist()],
-        read_tokens=[token_texts(tokenizer, row, of_target=True) for row in decoder_inputs.input_ids.tolist()],
+        source_tokens=_label_rows(tokenizer, encoder_inputs),
+        read_tokens=_label_rows(tokenizer, decoder_inputs, of_target=True),
         encoder=masks.encoder,
         decoder=masks.decoder,
         cross=masks.cross,
     )
+
+
+def _label_rows(
+    tokenizer: PreTrainedTokenizerBase, inputs: BatchEncoding, *, of_target: bool = False
+) -> list[list[str]]:
+    """Return the text of each token of each sentence in a batch, padding included."""
+    return [token_texts(tokenizer, row, of_target=of_target) for row in inputs.input_ids.tolist()]
 
 
 class _BooleanMasks(NamedTuple):
@@ -330,22 +356,32 @@ def _tokenize_or_translate(
     """
     if not runtime_of(model, tokenizer).has_forward_pass:
         raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
+    source_texts = _list_sources(sources)
+    check_vocabulary(model.config, tokenizer)
+
+    source_rows = _tokenize_sources(tokenizer, source_texts)
+    if targets is not None:
+        return source_rows, _tokenize_targets(model, tokenizer, source_texts, targets, generate_kwargs)
+    translations = []
+    for source_ids in source_rows:
+        translations.append(_find_best_hypothesis(model, tokenizer, source_ids, generate_kwargs))
+    return source_rows, translations
+
+
+def _list_sources(sources: Iterable[str]) -> list[str]:
+    """Return the sources as a list. Raise InputError if there are none, or if one of them is blank."""
     source_texts = list(check_strings("sources", sources))
     if not source_texts or any(map(is_blank, source_texts)):
         raise InputError("a sentence is empty; give sentences with words.")
-    check_vocabulary(model.config, tokenizer)
+    return source_texts
 
+
+def _tokenize_sources(tokenizer: PreTrainedTokenizerBase, source_texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of each source."""
     # Models with several target languages read a code such as `>>fr<<` before each source.
     codes = TargetCodes(tokenizer)
     coded_texts = [codes.put_before(text) for text in source_texts]
-    source_rows = encode(tokenizer, coded_texts).input_ids
-    if targets is None:
-        target_rows = []
-        for source_ids in source_rows:
-            target_rows.append(_find_best_hypothesis(model, tokenizer, source_ids, generate_kwargs))
-    else:
-        target_rows = _tokenize_targets(model, tokenizer, source_texts, targets, generate_kwargs)
-    return source_rows, target_rows
+    return encode(tokenizer, coded_texts).input_ids
 
 
 def _tokenize_targets(
@@ -377,23 +413,23 @@ def _find_best_hypothesis(
     source_ids: Sequence[int],
     generate_kwargs: Mapping[str, Any],
 ) -> list[int]:
-    """Translate a sentence, and return the token ids of the best hypothesis.
-
-    The token ids begin with the decoder's start token, and have no padding.
-    """
-    # A batch of one sentence, of shape (1, source).
-    inputs = torch.tensor([source_ids], device=model.device)
+    """Translate a sentence, and return the best hypothesis: its token ids from the start token on, without padding."""
+    source_batch = _batch_of_one(source_ids, model.device)
     generate: Callable[..., Any] = model.generate  # type: ignore[assignment]
     with evaluating(model):
-        output = generate(input_ids=inputs, attention_mask=torch.ones_like(inputs), **generate_kwargs)
+        output = generate(input_ids=source_batch, attention_mask=torch.ones_like(source_batch), **generate_kwargs)
     # `generate()` returns the token ids, or an object that contains them, if the caller passes return_dict_in_generate.
     sequences: Tensor = getattr(output, "sequences", output)
-    # `sequences` may contain several hypotheses, of which the first is the best.
+    # The first of several hypotheses is the best.
     best_sequence = sequences[:1]  # (1, target)
     # This raises ValueError if the translation is empty because weights of the model are NaN or infinite.
     check_generated(model, tokenizer, best_sequence)
-    token_ids = best_sequence[0].tolist()
-    # Other hypotheses may be longer, so the best one may be padded. The start token stays, even if it is the pad token.
-    while len(token_ids) > 1 and token_ids[-1] == model.config.pad_token_id:
-        token_ids.pop()
-    return token_ids
+    return _remove_padding(best_sequence[0].tolist(), model.config.pad_token_id)
+
+
+def _remove_padding(token_ids: Sequence[int], pad_token_id: int) -> list[int]:
+    """Return token ids without padding at the end. The start token stays, even if it is the pad token."""
+    unpadded_ids = list(token_ids)
+    while len(unpadded_ids) > 1 and unpadded_ids[-1] == pad_token_id:
+        unpadded_ids.pop()
+    return unpadded_ids

@@ -52,24 +52,28 @@ def plot_masks(
             (column), and 0 elsewhere.
 
     Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
+        ImportError: if matplotlib is missing.
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
     with styled(theme) as colors:
         figure, grid = _new_grid(masks)
-        for index, (encoder_axes, decoder_axes, cross_axes) in enumerate(grid):
-            # The tokens of one sentence and of its translation, padding included.
-            source_tokens = masks.source_tokens[index]
-            read_tokens = masks.read_tokens[index]
-            # The tokens of the queries come before the tokens of the keys.
-            _draw_mask(encoder_axes, masks.encoder[index], source_tokens, source_tokens, colors)
-            _draw_mask(decoder_axes, masks.decoder[index], read_tokens, read_tokens, colors)
-            _draw_mask(cross_axes, masks.cross[index], read_tokens, source_tokens, colors)
+        for sentence, axes_of_sentence in enumerate(grid):
+            _draw_masks_of_sentence(axes_of_sentence, masks, sentence, colors)
         titles = ("encoder self-attention", "decoder self-attention", "cross-attention")
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title)
     return figure
+
+
+def _draw_masks_of_sentence(axes_of_sentence: "Iterable[Axes]", masks: Masks, sentence: int, theme: Theme) -> None:
+    """Draw the three masks of one sentence of a batch, which is given by its index."""
+    encoder_axes, decoder_axes, cross_axes = axes_of_sentence
+    source_tokens = masks.source_tokens[sentence]
+    read_tokens = masks.read_tokens[sentence]
+    _draw_mask(encoder_axes, masks.encoder[sentence], source_tokens, source_tokens, theme)
+    _draw_mask(decoder_axes, masks.decoder[sentence], read_tokens, read_tokens, theme)
+    _draw_mask(cross_axes, masks.cross[sentence], read_tokens, source_tokens, theme)
 
 
 def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
@@ -80,33 +84,30 @@ def _new_grid(masks: Masks) -> "tuple[Figure, np.ndarray]":
     """
     # `masks.cross` has the shape (batch, target, source), padding included.
     num_sentences, target_length, source_length = masks.cross.shape
-    # Tokens label the rows and columns of the masks. All sizes are in inches.
-    all_source_tokens = list(chain.from_iterable(masks.source_tokens))
-    all_target_tokens = list(chain.from_iterable(masks.read_tokens))
-    source_label_width = width_of(all_source_tokens, SMALL_FONT_SIZE)
-    target_label_width = width_of(all_target_tokens, SMALL_FONT_SIZE)
-
-    # The three masks of a sentence stand side by side. A mask has one row per query and one column per key:
-    #
-    # type of attention        queries (labels at the left)   keys (labels below)
-    # encoder self-attention   source                         source
-    # decoder self-attention   target                         target
-    # cross-attention          target                         source
     width_for_source_keys = max(source_length * _CELL, _NARROWEST_MASK)
     width_for_target_keys = max(target_length * _CELL, _NARROWEST_MASK)
+    # A mask has one column per key. Only decoder self-attention has the target's tokens as keys.
     mask_widths = [width_for_source_keys, width_for_target_keys, width_for_source_keys]
-    # The queries are source tokens in one mask, and target tokens in two.
-    width_of_all_query_labels = source_label_width + 2 * target_label_width
-    width = sum(mask_widths) + width_of_all_query_labels + _HORIZONTAL_MARGIN
-
-    # The labels of the keys are rotated, so their height is the width of the text.
     mask_height = max(source_length, target_length) * _CELL
-    key_label_height = max(source_label_width, target_label_width)
-    height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
 
+    source_label_width = _measure_labels(masks.source_tokens)
+    target_label_width = _measure_labels(masks.read_tokens)
+    # The queries, which label the rows, are source tokens in one mask, and target tokens in two.
+    width_of_all_query_labels = source_label_width + 2 * target_label_width
+    # The labels of the keys are rotated, so their height is the width of the text.
+    key_label_height = max(source_label_width, target_label_width)
+
+    width = sum(mask_widths) + width_of_all_query_labels + _HORIZONTAL_MARGIN
+    height = num_sentences * (mask_height + key_label_height + _AXIS_LABEL_HEIGHT) + _VERTICAL_MARGIN
     figure = new_figure(width, height, "Masks: colored where a query may attend to a key")
     grid = figure.subplots(num_sentences, len(mask_widths), squeeze=False, width_ratios=mask_widths)
     return figure, grid
+
+
+def _measure_labels(tokens_of_sentences: Iterable[Sequence[str]]) -> float:
+    """Return the width in inches of the widest token of all sentences."""
+    all_tokens = list(chain.from_iterable(tokens_of_sentences))
+    return width_of(all_tokens, SMALL_FONT_SIZE)
 
 
 def _draw_mask(axes: "Axes", is_allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:

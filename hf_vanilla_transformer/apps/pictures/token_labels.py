@@ -27,10 +27,10 @@ class _Span(NamedTuple):
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_target: bool = False) -> list[str]:
-    """Return each token's text as it appears in the sentence, without surrounding spaces.
+    """Return the text of each token in its sentence, without surrounding spaces; the name of a special token.
 
-    If the bytes of a character are divided among several tokens, each token's text contains the character, with an
-    ellipsis on the side where it continues. For example, two tokens for the two bytes of "ü" become "ü…" and "…ü".
+    If a character is divided among several tokens, each shows it with an ellipsis where it continues. For example, two
+    tokens for the two bytes of "ü" become "ü…" and "…ü".
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): a tokenizer with one vocabulary or with two.
@@ -38,53 +38,72 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
         of_target (`bool`): whether the ids belong to the target's vocabulary.
 
     Returns:
-        `list[str]`: one nonempty text per id. The text of a special token is its name.
+        `list[str]`: one nonempty text per id.
     """
-    vocabulary = TokenTexts(tokenizer, of_target)
-    # The sentence in UTF-8, and the range of its bytes for each token.
-    sentence = b""
-    tokens: list[_Span] = []
-    for token_id in ids:
-        start = len(sentence)
-        sentence += vocabulary.text_with_spaces(int(token_id))
-        tokens.append(_Span(start, len(sentence)))
-    # The range of bytes for each character.
-    characters: list[_Span] = []
+    utf8_of_tokens = _encode_tokens(TokenTexts(tokenizer, of_target), ids)
+    sentence = b"".join(utf8_of_tokens)
+    # The range of bytes in the sentence for each token, and for each character.
+    token_spans = _find_token_spans(utf8_of_tokens)
+    character_spans = _find_character_spans(sentence)
+    return [_label_token(sentence, character_spans, token_span) for token_span in token_spans]
+
+
+def _encode_tokens(vocabulary: TokenTexts, ids: Sequence[int]) -> list[bytes]:
+    """Return the text of each token in UTF-8, with spaces."""
+    return [vocabulary.text_with_spaces(int(token_id)) for token_id in ids]
+
+
+def _find_token_spans(utf8_of_tokens: Sequence[bytes]) -> list[_Span]:
+    """Return the range of bytes of each token in the sentence that the tokens form."""
+    spans: list[_Span] = []
+    start = 0
+    for utf8 in utf8_of_tokens:
+        end = start + len(utf8)
+        spans.append(_Span(start, end))
+        start = end
+    return spans
+
+
+def _find_character_spans(sentence: bytes) -> list[_Span]:
+    """Return the range of bytes of each character of a sentence in UTF-8."""
+    spans: list[_Span] = []
     for match in _CHARACTER.finditer(sentence):
-        characters.append(_Span(match.start(), match.end()))
-    return [_label_token(sentence, characters, token) for token in tokens]
+        spans.append(_Span(match.start(), match.end()))
+    return spans
 
 
 def _label_token(sentence: bytes, characters: Sequence[_Span], token: _Span) -> str:
     """Return the characters that a token contains in whole or in part, with an ellipsis where a character continues.
 
-    Args:
-        sentence (`bytes`): the sentence in UTF-8.
-        characters (`Sequence[_Span]`): the range of bytes of each character of the sentence.
-        token (`_Span`): the range of bytes of the token.
+    `characters` and `token` are ranges of bytes of the sentence, which is in UTF-8.
     """
-    token_characters = []
-    for character in characters:
-        # Both ranges exclude their end, so ranges that only touch do not overlap.
-        overlaps_token = character.start < token.end and character.end > token.start
-        if overlaps_token:
-            token_characters.append(character)
+    token_characters = _select_overlapping(characters, token)
     if not token_characters:
         # The text of the token is empty.
         return _SPACE
 
     # The text consists of whole characters, so it may begin before the token and end after it.
-    first_character = token_characters[0]
-    last_character = token_characters[-1]
-    text = sentence[first_character.start : last_character.end].decode(errors="replace")
+    start = token_characters[0].start
+    end = token_characters[-1].end
+    text = sentence[start:end].decode(errors="replace")
+    split_before = SPLIT if start < token.start else ""
+    split_after = SPLIT if end > token.end else ""
+    return split_before + _make_visible(text) + split_after
+
+
+def _select_overlapping(characters: Sequence[_Span], token: _Span) -> list[_Span]:
+    """Return the characters that a token contains in whole or in part."""
+    overlapping = []
+    for character in characters:
+        # Both ranges exclude their end, so ranges that only touch do not overlap.
+        if character.start < token.end and character.end > token.start:
+            overlapping.append(character)
+    return overlapping
+
+
+def _make_visible(text: str) -> str:
+    """Return a text without surrounding spaces, but with symbols for invisible characters and for spaces alone."""
     label = text.strip()
     if not label:
-        # The token consists of spaces.
         label = text.replace(" ", _SPACE)
-    # Invisible characters, such as line breaks, get visible symbols.
-    label = label.translate(VISIBLE)
-    if first_character.start < token.start:
-        label = SPLIT + label
-    if last_character.end > token.end:
-        label = label + SPLIT
-    return label
+    return label.translate(VISIBLE)

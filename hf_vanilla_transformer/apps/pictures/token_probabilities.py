@@ -45,6 +45,13 @@ class _Box(NamedTuple):
     line: int
 
 
+class _Size(NamedTuple):
+    """The size of all lines of boxes in inches."""
+
+    width: float
+    height: float
+
+
 def plot_token_probabilities(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -82,35 +89,51 @@ def _draw_tokens(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme
 
     The title is the log-probability of the whole translation. All log-probabilities are in nats.
     """
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
     boxes = _place_boxes(tokens)
-    # All positions and sizes are in inches.
+    size = _measure_boxes(boxes)
+    title = f"log P(Y | X) = {sum(log_probs):.2f}"
+    figure = new_figure(size.width + _SIDE_MARGINS, size.height + _TITLE_AND_COLOR_BAR_HEIGHT, title)
+    axes = figure.add_subplot()
+    colors = _new_color_scale(theme)
+    for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
+        _draw_token(axes, box, token, log_prob, colors, theme)
+    _set_limits(axes, size)
+    _add_color_bar(axes, colors)
+    return figure
+
+
+def _measure_boxes(boxes: Sequence[_Box]) -> _Size:
+    """Return the size of all lines of boxes, which is at least the width that the color bar needs."""
     right_edges = [box.x + box.width for box in boxes]
     width = max(_NARROWEST_FIGURE, *right_edges)
     num_lines = boxes[-1].line + 1
-    height = num_lines * _LINE_HEIGHT
-    title = f"log P(Y | X) = {sum(log_probs):.2f}"
-    figure = new_figure(width + _SIDE_MARGINS, height + _TITLE_AND_COLOR_BAR_HEIGHT, title)
-    axes = figure.add_subplot()
+    return _Size(width, num_lines * _LINE_HEIGHT)
 
-    # Probable tokens have the color of the background, and improbable tokens have the darkest color.
-    colors = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), color_map(theme.sequential[::-1]))
-    for token, log_prob, box in zip(tokens, log_probs, boxes, strict=True):
-        _draw_token(axes, box, token, log_prob, colors, theme)
 
-    # The larger vertical limit comes first, so the axis points down and the first line is at the top. With
-    # `aspect="equal"`, inches have the same length on both axes.
-    horizontal_limits = (-_EDGE_MARGIN, width + _EDGE_MARGIN)
-    vertical_limits = (height, -_EDGE_MARGIN)
+def _new_color_scale(theme: Theme) -> "ScalarMappable":
+    """Return the colors of log-probabilities, from the darkest for improbable tokens to that of the background."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    darkest_first = theme.sequential[::-1]
+    return ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), color_map(darkest_first))
+
+
+def _set_limits(axes: "Axes", size: _Size) -> None:
+    """Make the axes as large as the boxes, with positions in inches from the top left corner."""
+    # The larger vertical limit comes first, so the axis points down.
+    horizontal_limits = (-_EDGE_MARGIN, size.width + _EDGE_MARGIN)
+    vertical_limits = (size.height, -_EDGE_MARGIN)
     axes.set(xlim=horizontal_limits, ylim=vertical_limits, aspect="equal")
     axes.set_axis_off()
-    # The color bar takes 12 % of the height, and is 40 times as wide as high. `extend` gives it a pointed left end,
-    # because there are values below `_LOWEST_LOG_PROB`.
-    bar = figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
+
+
+def _add_color_bar(axes: "Axes", colors: "ScalarMappable") -> None:
+    """Add a color bar below the tokens."""
+    # It takes 12 % of the height, and is 40 times as wide as high. Its left end is pointed, because there are values
+    # below `_LOWEST_LOG_PROB`.
+    bar = axes.figure.colorbar(colors, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
-    return figure
 
 
 def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "ScalarMappable", theme: Theme) -> None:
@@ -133,25 +156,29 @@ def _draw_token(axes: "Axes", box: _Box, token: str, log_prob: float, colors: "S
 
 
 def _place_boxes(tokens: Sequence[str]) -> list[_Box]:
-    """Arrange tokens from left to right, and begin a new line when the current one is full.
-
-    A box is wide enough for its token and for the number below it.
-    """
-    # Most log-probabilities have as many characters as this one.
-    number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
-    widths = []
-    for token in tokens:
-        text_width = max(width_of([token]), number_width)
-        widths.append(text_width + _PADDING_OF_BOX)
+    """Arrange tokens from left to right, and begin a new line when the current one is full."""
+    widths = _measure_tokens(tokens)
     # If a token is wider than a line, all lines become as wide as this token. So each box fits into an empty line.
     line_width = max(_WIDTH_OF_LINE, *widths)
     boxes = []
     line = 0
     x = 0.0
     for width in widths:
-        if x + width > line_width:
+        is_line_full = x + width > line_width
+        if is_line_full:
             line += 1
             x = 0.0
         boxes.append(_Box(x, width, line))
         x += width + _SPACE
     return boxes
+
+
+def _measure_tokens(tokens: Sequence[str]) -> list[float]:
+    """Return the width of each token's box, which is wide enough for the token and for the number below it."""
+    # Most log-probabilities have as many characters as this one.
+    number_width = width_of(["-0.00"], SMALL_FONT_SIZE)
+    widths = []
+    for token in tokens:
+        text_width = max(width_of([token]), number_width)
+        widths.append(text_width + _PADDING_OF_BOX)
+    return widths

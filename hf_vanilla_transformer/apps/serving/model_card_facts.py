@@ -47,22 +47,32 @@ def read_card(name: str, **options: Any) -> CardFacts:
         name (`str`): a folder, or a model name on the Hub.
         options: arguments for the `cached_file` function of transformers, such as `revision` and `token`.
     """
-    # The last part of the folder or of the name on the Hub, such as "model" for "user/model/".
-    _, _, title = name.rstrip("/").rpartition("/")
-    # The name "/" has no last part.
-    if not title:
-        title = name
     card = _load_card(name, options)
     if card is None:
-        return CardFacts(title)
-    # The heading replaces the title from the name.
-    heading = re.search(r"^# (?P<title>.+)$", card.text, flags=re.MULTILINE)
-    if heading is not None:
-        title = heading["title"].strip()
+        return CardFacts(title=_last_part(name))
+    heading = _find_heading(card.text)
+    title = _last_part(name) if heading is None else heading
     metadata = card.data.to_dict()
     source_language, target_language = _read_languages(metadata)
     examples = _read_examples(metadata, card.text)
     return CardFacts(title, source_language, target_language, examples)
+
+
+def _last_part(name: str) -> str:
+    """Return the last part of a folder's path or of a name on the Hub, such as "model" for "user/model/"."""
+    _, _, last_part = name.rstrip("/").rpartition("/")
+    if not last_part:
+        # The name is "/".
+        return name
+    return last_part
+
+
+def _find_heading(text: str) -> str | None:
+    """Return the first heading of a card, or None if it has none."""
+    heading = re.search(r"^# (?P<title>.+)$", text, flags=re.MULTILINE)
+    if heading is None:
+        return None
+    return heading["title"].strip()
 
 
 def _load_card(name: str, options: Mapping[str, Any]) -> ModelCard | None:

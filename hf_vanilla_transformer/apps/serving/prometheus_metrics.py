@@ -95,22 +95,31 @@ class CountRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        response = _Response(send)
         started = time.perf_counter()
-        # This status is recorded if the app fails before it sends a response.
-        status = 500
-
-        async def send_and_note_status(message: Message) -> None:
-            nonlocal status
-            # Only the first message of a response contains the status. The others contain parts of the body.
-            status = message.get("status", status)
-            await send(message)
-
         try:
-            await self._app(scope, receive, send_and_note_status)
+            await self._app(scope, receive, response.send)
         finally:
             seconds = time.perf_counter() - started
             # The app adds the route to `scope` while it handles the request, so the route is known only now.
-            self._metrics.count_request(_route_of_request(scope), status, seconds)
+            self._metrics.count_request(_route_of_request(scope), response.status, seconds)
+
+
+class _Response:
+    """Sends the messages of a response on to the server, and notes its status.
+
+    Attributes:
+        status: the status; 500 until the app sends one, in case it fails before that.
+    """
+
+    def __init__(self, send: Send):
+        self._send = send
+        self.status = 500
+
+    async def send(self, message: Message) -> None:
+        """Send a message. Only the first message of a response contains the status."""
+        self.status = message.get("status", self.status)
+        await self._send(message)
 
 
 def _route_of_request(scope: Scope) -> str:

@@ -175,13 +175,7 @@ class _LimitedBody:
         if self._is_complete:
             # The message after the body reports that the client has disconnected. It may arrive at any time.
             return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
-            raise HTTPException(408, reason, headers=_CLOSE_CONNECTION) from None
-
+        message = await self._receive_before_deadline()
         # A message "http.request" contains a part of the body, and `more_body` is True if other parts follow. A message
         # "http.disconnect" has neither of these keys, so it also completes the body.
         self._received_bytes += len(message.get("body", b""))
@@ -190,6 +184,15 @@ class _LimitedBody:
             raise HTTPException(413, reason, headers=_CLOSE_CONNECTION)
         self._is_complete = not message.get("more_body", False)
         return message
+
+    async def _receive_before_deadline(self) -> Message:
+        """Receive the next message. Raise HTTPException with status 408 if it does not arrive in time."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._receive()
+        except TimeoutError:
+            reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
+            raise HTTPException(408, reason, headers=_CLOSE_CONNECTION) from None
 
 
 def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | None:
@@ -203,9 +206,7 @@ def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | Non
     if encoding not in ("", "identity"):
         # Decompression could make the body much longer than its limit.
         reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
-        response_headers = dict(_CLOSE_CONNECTION)
-        response_headers["Accept-Encoding"] = "identity"
-        return JSONResponse({"error": reason}, 415, headers=response_headers)
+        return JSONResponse({"error": reason}, 415, headers={**_CLOSE_CONNECTION, "Accept-Encoding": "identity"})
     return None
 
 

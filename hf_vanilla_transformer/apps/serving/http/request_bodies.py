@@ -34,21 +34,32 @@ async def read_libre_request(request: Request) -> LibreRequest:
     body_type = content_type(request) or _JSON
     if body_type not in (FORM, MULTIPART, _JSON):
         raise HTTPException(415, f"the Content-Type is {body_type!a}; send {_JSON}, {FORM} or {MULTIPART}.")
-    # The middleware `RequestLimits` limits the size of the body that is read here, so the parsers need no limits
-    # themselves. The request stores the body, which `_read_form` relies on.
+    # The middleware `RequestLimits` limits the size of the body, so the parsers need no limits themselves. The request
+    # stores the body, which `_read_form` relies on.
     body = await request.body()
+    query_fields = _read_query(request)
+    body_fields = await _read_body(request, body, body_type)
+    return _validate({**query_fields, **body_fields})
 
+
+def _read_query(request: Request) -> dict[str, object]:
+    """Return the fields of a request's query string. Raise HTTPException with status 400 if it is not in UTF-8."""
     # A query string has the syntax of a URL-encoded form.
     try:
-        fields = _parse_form(request.scope["query_string"].decode())
+        return _parse_form(request.scope["query_string"].decode())
     except ValueError:
         raise HTTPException(400, "the query of the address cannot be read; send UTF-8.") from None
-    # The body is parsed last, so that its values replace the values of the query string.
-    if body_type == _JSON:
-        fields.update(_parse_json(body))
-    else:
-        fields.update(await _read_form(request, body, body_type))
 
+
+async def _read_body(request: Request, body: bytes, body_type: str) -> dict[str, object]:
+    """Return the fields of a body, which is JSON or a form. The arguments are those of [`_read_form`]."""
+    if body_type == _JSON:
+        return _parse_json(body)
+    return await _read_form(request, body, body_type)
+
+
+def _validate(fields: dict[str, object]) -> LibreRequest:
+    """Return the request with the given fields. Raise HTTPException with status 422 if one of them is wrong."""
     try:
         return LibreRequest.model_validate(fields)
     except ValidationError as error:

@@ -23,24 +23,27 @@ class RelativeTargets:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the app, with its path instead of its absolute URL."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        # The target of the request, as the client has sent it. Servers other than uvicorn may leave it out.
-        target: bytes = scope.get("raw_path", b"")
-        origin = _ORIGIN.match(target)
-        if origin is None:
-            await self._app(scope, receive, send)
-            return
-        raw_path = target[origin.end() :]
-        if not raw_path:
-            raw_path = b"/"
-        # The scope belongs to the server, so only a copy is changed. `raw_path` contains the path as the client has
-        # sent it, and `path` contains the path without percent-encoding.
-        relative_scope = dict(scope)
-        relative_scope["raw_path"] = raw_path
-        relative_scope["path"] = unquote(raw_path.decode("ascii"))
+        relative_scope = scope
+        if scope["type"] == "http":
+            relative_scope = _remove_origin(scope)
         await self._app(relative_scope, receive, send)
+
+
+def _remove_origin(scope: Scope) -> Scope:
+    """Return the scope of a request with its path as the target, if the target is an absolute URL.
+
+    A changed scope is a copy, because the scope belongs to the server.
+    """
+    # The target of the request, as the client has sent it. Servers other than uvicorn may leave it out.
+    target: bytes = scope.get("raw_path", b"")
+    origin = _ORIGIN.match(target)
+    if origin is None:
+        return scope
+    raw_path = target[origin.end() :]
+    if not raw_path:
+        raw_path = b"/"
+    # `raw_path` is percent-encoded, and `path` is not.
+    return {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
 
 
 class AnswerHead:

@@ -52,20 +52,23 @@ def build_app(service: Service) -> FastAPI:
     app = FastAPI(title="hf-vanilla-transformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     # The server calls this function on shutdown. `add_page` replaces it with one that ends the streams of open pages.
     app.state.end_streams = lambda: None
-    # The middleware that is added last receives each request first, so a request passes through the classes below from
-    # the last to the first. For example, `CountRequests` also counts requests that `RequestLimits` rejects.
-    app.add_middleware(
-        RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
-    )
-    app.add_middleware(_ShareLibreTranslate)
-    app.add_middleware(CountRequests, metrics=service.metrics)
-    app.add_middleware(AnswerHead)
-    app.add_middleware(RelativeTargets)
+    _add_middleware(app, service)
     add_error_handlers(app)
     _add_hub(app, service)
     _add_libre_translate(app, service)
     _add_monitoring(app, service)
     return app
+
+
+def _add_middleware(app: FastAPI, service: Service) -> None:
+    """Add the middleware classes to the app. A request passes through them from the last to the first."""
+    settings = service.settings
+    app.add_middleware(RequestLimits, most_bytes=settings.max_body_bytes, seconds=settings.arrival_seconds)
+    app.add_middleware(_ShareLibreTranslate)
+    # This also counts requests that `RequestLimits` rejects, because it is added later.
+    app.add_middleware(CountRequests, metrics=service.metrics)
+    app.add_middleware(AnswerHead)
+    app.add_middleware(RelativeTargets)
 
 
 class _ShareLibreTranslate:
@@ -93,20 +96,27 @@ def _add_hub(app: FastAPI, service: Service) -> None:
     @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
         """Translate texts for `huggingface_hub.InferenceClient(model=URL).translation(text)`."""
-        options = body.options()
-        if body.parameters is not None:
-            service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
-            # This adds `target_lang` if the request chooses one of several target languages.
-            options.update(service.target_options(body.parameters.tgt_lang))
+        options = _read_hub_options(body, service)
         # `inputs` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.inputs), options)
-        answers: list[HubTranslation] = []
-        for translation in translations:
-            # FastAPI leaves fields that are None out of the response.
-            flags = sorted(translation.flags) or None
-            score = finite_score(translation)
-            answers.append(HubTranslation(translation_text=translation.text, score=score, flags=flags))
-        return answers
+        return [_hub_response(translation) for translation in translations]
+
+
+def _read_hub_options(body: HubRequest, service: Service) -> TranslateOptions:
+    """Return the options of a request from a Hub client. Raise OtherLanguageError if it names a wrong language."""
+    options = body.options()
+    if body.parameters is None:
+        return options
+    service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
+    # The second dictionary has `target_lang` if the request chooses one of several target languages.
+    return {**options, **service.target_options(body.parameters.tgt_lang)}
+
+
+def _hub_response(translation: Translation) -> HubTranslation:
+    """Return the part of the response for one text."""
+    # FastAPI leaves fields that are None out of the response.
+    flags = sorted(translation.flags) or None
+    return HubTranslation(translation_text=translation.text, score=finite_score(translation), flags=flags)
 
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
@@ -122,10 +132,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
     async def translate(request: Request) -> LibreTranslation:
         """Translate a text or a list of texts, as the `/translate` route of LibreTranslate does."""
         body = await read_libre_request(request)
-        service.check_languages(body.source, body.target)
-        options = body.options(service.num_beams)
-        # This adds `target_lang` if the request chooses one of several target languages.
-        options.update(service.target_options(body.target))
+        options = _read_libre_options(body, service)
         # `q` is a text or a list of texts.
         translations = await _translate_for_client(service, request, as_list(body.q), options)
         return _libre_response(body, translations, service.source_language)
@@ -137,6 +144,14 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         for code, targets in service.languages().items():
             answers.append(LibreLanguage(code=code, name=_english_name(code), targets=targets))
         return answers
+
+
+def _read_libre_options(body: LibreRequest, service: Service) -> TranslateOptions:
+    """Return the options of a LibreTranslate request. Raise OtherLanguageError if it names a wrong language."""
+    service.check_languages(body.source, body.target)
+    options = body.options(service.num_beams)
+    # The second dictionary has `target_lang` if the request chooses one of several target languages.
+    return {**options, **service.target_options(body.target)}
 
 
 def _describe_libre_body() -> dict[str, object]:
@@ -174,14 +189,17 @@ def _collect_response_fields(
         # The model has a single source language, so the items of the list may be the same object.
         fields["detectedLanguage"] = [DetectedLanguage(language=source_language)] * len(translations)
     if request.alternatives:
-        fields["alternatives"] = []
-        for translation in translations:
-            fields["alternatives"].append([alternative.text for alternative in translation.alternatives])
+        fields["alternatives"] = [_texts_of_alternatives(translation) for translation in translations]
     if request.return_scores:
         fields["score"] = [finite_score(translation) for translation in translations]
     if any(translation.flags for translation in translations):
         fields["flags"] = [sorted(translation.flags) for translation in translations]
     return fields
+
+
+def _texts_of_alternatives(translation: Translation) -> list[str]:
+    """Return the texts of the other hypotheses for the same source."""
+    return [alternative.text for alternative in translation.alternatives]
 
 
 def _english_name(code: str) -> str:
@@ -214,29 +232,29 @@ async def _translate_for_client(
 ) -> list[Translation]:
     """Translate the texts of a request, unless the client disconnects or the request times out first.
 
-    In these two cases, the translation is cancelled: texts that are still in the queue are removed. If no other request
-    waits for a batch that is being translated, the search stops at its next step.
+    In these two cases, the translation is cancelled; see `Service.translate`.
 
     Raises:
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.
         HTTPException: 499 if the client has disconnected.
     """
-    # The two tasks run concurrently, until one of them ends or the time limit has passed.
     translation = asyncio.ensure_future(service.translate(texts, options))
     disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     seconds = service.settings.request_seconds
     try:
-        done, _ = await asyncio.wait({translation, disconnection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(
+            {translation, disconnection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
-        # This also runs if this coroutine is cancelled. It has no effect on a task that has ended. A task that is still
-        # running ends soon afterwards, and the response need not wait for it.
+        # This also runs if this coroutine is cancelled, and has no effect on a task that has ended. The response need
+        # not wait until a cancelled task ends.
         translation.cancel()
         disconnection.cancel()
 
     # If both tasks have ended, the translation takes precedence.
-    if translation in done:
+    if translation in ended:
         return translation.result()
-    if disconnection in done:
+    if disconnection in ended:
         raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
     reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
     raise BusyError(reason, retry_seconds=5)

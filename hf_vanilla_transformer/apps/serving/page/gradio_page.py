@@ -119,40 +119,100 @@ def build_page(service: Service) -> gr.Blocks:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
-                # `inputs.arguments` has the components for the parameters of `callbacks.translate`.
                 inputs = _build_inputs(service)
             with gr.Column(min_width=280):
-                target_label = _label("Translation", service.card.target_language)
-                target = gr.Textbox(label=target_label, lines=4, max_lines=12, interactive=False, buttons=["copy"])
-                notes = gr.Markdown()
+                translation = _build_translation(service)
         if service.card.examples:
             gr.Examples([[text] for text in service.card.examples], inputs.source, label="Examples")
-        # This menu chooses the sentence that the tabs show. It is visible if there are several sentences.
-        sentence_menu = gr.Dropdown([], label="Sentence", visible=False)
-        with gr.Tab("Beams"):
-            hypotheses = gr.HTML("<p>The hypotheses of beam search, best first.</p>")
-        with gr.Tab("Tokens"):
-            tokens = gr.HTML("<p>The probability of each token given the tokens before it.</p>")
-        # A list of `_Sentence`: the sentences that were last translated on this open page.
-        sentences_state = gr.State([])
-
-        # Each event calls a function with the values of its inputs. The results are the new values of its outputs. Both
-        # are passed by position: the inputs must have the order of the function's parameters, and the outputs must have
-        # the order of its results. If you change a callback in `_PageCallbacks`, change these lists as well.
-        translate_events = [inputs.button.click, inputs.source.submit, inputs.terms.submit]
-        translate_outputs = [target, notes, sentence_menu, hypotheses, tokens, sentences_state]
-        gr.on(translate_events, callbacks.translate, inputs.arguments, translate_outputs, api_name="translate")
-        sentence_menu.input(
-            callbacks.show_sentence, [sentences_state, sentence_menu], [hypotheses, tokens], api_name="sentence"
-        )
+        details = _build_details()
+        _connect_inputs(callbacks, inputs, translation, details)
+        _connect_sentence_menu(callbacks, details)
         # An inference engine computes no attention weights.
         if service.runtime.has_forward_pass:
-            _add_attention(callbacks, service.model.config, page, sentences_state, sentence_menu)
-    # The service limits the number of concurrent texts, so Gradio's queue only has to be large enough for all of them.
+            _add_attention(callbacks, service.model.config, page, details.sentences_state, details.sentence_menu)
+    _limit_page(page, service)
+    return page
+
+
+class _TranslationOutputs(NamedTuple):
+    """The components of the page that show a translation, and the explanation of its flags."""
+
+    target: gr.Textbox
+    notes: gr.Markdown
+
+
+def _build_translation(service: Service) -> _TranslationOutputs:
+    """Build the components for the translation in the current column."""
+    target_label = _label("Translation", service.card.target_language)
+    target = gr.Textbox(label=target_label, lines=4, max_lines=12, interactive=False, buttons=["copy"])
+    notes = gr.Markdown()
+    return _TranslationOutputs(target, notes)
+
+
+class _Details(NamedTuple):
+    """The components of the page that show the details of one sentence.
+
+    Args:
+        sentence_menu: chooses the sentence. It is visible if there are several sentences.
+        hypotheses, tokens: the HTML of the tabs "Beams" and "Tokens".
+        sentences_state: a list of `_Sentence`: the sentences that were last translated on this open page.
+    """
+
+    sentence_menu: gr.Dropdown
+    hypotheses: gr.HTML
+    tokens: gr.HTML
+    sentences_state: gr.State
+
+
+def _build_details() -> _Details:
+    """Build the menu of sentences, and the tabs "Beams" and "Tokens"."""
+    sentence_menu = gr.Dropdown([], label="Sentence", visible=False)
+    with gr.Tab("Beams"):
+        hypotheses = gr.HTML("<p>The hypotheses of beam search, best first.</p>")
+    with gr.Tab("Tokens"):
+        tokens = gr.HTML("<p>The probability of each token given the tokens before it.</p>")
+    return _Details(sentence_menu, hypotheses, tokens, sentences_state=gr.State([]))
+
+
+def _connect_inputs(
+    callbacks: "_PageCallbacks", inputs: "_Inputs", translation: _TranslationOutputs, details: _Details
+) -> None:
+    """Make the page translate when users press the button, or the enter key in a text field."""
+    # Gradio passes results by position, so this is the order of the results of `_PageCallbacks.translate`.
+    outputs = [
+        translation.target,
+        translation.notes,
+        details.sentence_menu,
+        details.hypotheses,
+        details.tokens,
+        details.sentences_state,
+    ]
+    gr.on(
+        triggers=[inputs.button.click, inputs.source.submit, inputs.terms.submit],
+        fn=callbacks.translate,
+        inputs=inputs.arguments,
+        outputs=outputs,
+        api_name="translate",
+    )
+
+
+def _connect_sentence_menu(callbacks: "_PageCallbacks", details: _Details) -> None:
+    """Make the tabs show the sentence that users choose in the menu."""
+    # Both lists have the order of the parameters and the results of `_PageCallbacks.show_sentence`.
+    details.sentence_menu.input(
+        fn=callbacks.show_sentence,
+        inputs=[details.sentences_state, details.sentence_menu],
+        outputs=[details.hypotheses, details.tokens],
+        api_name="sentence",
+    )
+
+
+def _limit_page(page: gr.Blocks, service: Service) -> None:
+    """Limit the requests that Gradio queues, and the open pages whose translations it keeps."""
+    # The service limits the number of concurrent texts, so the queue only has to be large enough for all of them.
     most_requests = service.settings.max_in_flight
     page.queue(max_size=most_requests, default_concurrency_limit=most_requests)
     page.state_session_capacity = _MOST_SESSIONS
-    return page
 
 
 class _Inputs(NamedTuple):
@@ -202,7 +262,7 @@ class _PageCallbacks:
         """Translate a text, and return the new values of the components that show the translation.
 
         Gradio passes the values of the inputs in the order of `_Inputs.arguments`. `target_code` is missing if the page
-        has no menu of target languages. The order of the results is the order of `translate_outputs` in [`build_page`].
+        has no menu of target languages. The order of the results is the order of `outputs` in [`_connect_inputs`].
 
         Returns:
             `tuple`: the translation, sentences that explain its flags, the menu of sentences, the HTML of the tabs
@@ -223,12 +283,12 @@ class _PageCallbacks:
     def show_sentence(self, sentences: list[_Sentence], index: int | None) -> tuple[str, str]:
         """Return the HTML of the tabs "Beams" and "Tokens" for the sentence with the given index.
 
-        Both are empty if the index is None or too large, for example because no sentence has been translated.
+        Both are empty if no sentence is chosen.
         """
-        if index is None or index >= len(sentences):
+        sentence = _find_sentence(sentences, index)
+        if sentence is None:
             return "", ""
-        translation = sentences[index].translation
-        return _write_hypotheses(translation), _write_tokens(self._service, translation)
+        return _write_hypotheses(sentence.translation), _write_tokens(self._service, sentence.translation)
 
     async def plot_attention(
         self,
@@ -241,21 +301,25 @@ class _PageCallbacks:
     ) -> "Figure | None":
         """Return the attention plot of the chosen sentence.
 
-        Gradio passes the values of the components in the order of `inputs` in [`_add_attention`].
+        Gradio passes the values of the components in the order of `arguments` in [`_add_attention`].
 
-        The result is None if no sentence is chosen, or if the translation of the sentence is blank. It is also None if
-        the sentence or its translation is too long to plot.
+        The result is None if no sentence is chosen, if its translation is blank, or if one of both is too long to plot.
         """
-        if index is None or index >= len(sentences):
-            return None
-        source = sentences[index].source
-        target = sentences[index].translation.text
-        if is_blank(target):
+        sentence = _find_sentence(sentences, index)
+        if sentence is None or is_blank(sentence.translation.text):
             return None
         # None stands for all heads.
         head_number = None if head == "all" else head
         theme = "dark" if is_dark else "light"
-        plotting = self._service.call(self._plot_in_worker, source, target, attention_kind, layer, head_number, theme)
+        plotting = self._service.call(
+            self._plot_in_worker,
+            sentence.source,
+            sentence.translation.text,
+            attention_kind,
+            layer,
+            head_number,
+            theme,
+        )
         return await _show_errors(self._service, plotting)
 
     def _plot_in_worker(
@@ -273,6 +337,13 @@ class _PageCallbacks:
         return plot_attention(
             model, tokenizer, source, target, kind=attention_kind, layer=layer, head=head, theme=theme
         )
+
+
+def _find_sentence(sentences: list[_Sentence], index: int | None) -> _Sentence | None:
+    """Return the sentence with an index, or None if there is none, for example because nothing has been translated."""
+    if index is None or index >= len(sentences):
+        return None
+    return sentences[index]
 
 
 def _translated_sentences(sentences_of_text: SentenceTranslations) -> list[_Sentence]:
@@ -327,9 +398,6 @@ def _add_attention(
     """Add a tab to the page that plots the attention weights of the chosen sentence.
 
     Args:
-        callbacks: the functions that Gradio calls.
-        config: the configuration of the model.
-        page: the page.
         sentences_state: the translated sentences.
         sentence_menu: the menu in which users choose one of them.
     """
@@ -337,19 +405,33 @@ def _add_attention(
         with gr.Row():
             kind_menu, layer_menu, head_menu = _build_attention_menus(config)
         plot = gr.Plot(show_label=False, elem_classes="attention")
-    # The browser sets this hidden checkbox when the page is loaded, because only the browser knows its color scheme.
-    # The first two arguments of `load` are None, because no function of the server is called: the result of the
-    # JavaScript function is the value of the checkbox.
-    dark_box = gr.Checkbox(visible=False)
-    page.load(None, None, dark_box, js="() => document.body.classList.contains('dark')")
+    dark_box = _add_hidden_box_for_dark_theme(page)
 
-    # The plot is drawn again whenever a sentence is translated, or a choice in one of the menus changes. Only users
-    # trigger the event `input`. With the event `change`, a translation would draw the plot twice, because it changes
-    # the sentence menu, too.
-    events = [sentences_state.change, sentence_menu.input, kind_menu.change, layer_menu.change, head_menu.change]
+    events_that_redraw = [
+        sentences_state.change,
+        # Only users trigger `input`. A translation would trigger `change` here, too, and draw the plot twice.
+        sentence_menu.input,
+        kind_menu.change,
+        layer_menu.change,
+        head_menu.change,
+    ]
     # The values of these components are the arguments of `plot_attention`, in this order.
-    inputs = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
-    gr.on(events, callbacks.plot_attention, inputs, plot, api_name="attention")
+    arguments = [sentences_state, sentence_menu, kind_menu, layer_menu, head_menu, dark_box]
+    gr.on(
+        triggers=events_that_redraw,
+        fn=callbacks.plot_attention,
+        inputs=arguments,
+        outputs=plot,
+        api_name="attention",
+    )
+
+
+def _add_hidden_box_for_dark_theme(page: gr.Blocks) -> gr.Checkbox:
+    """Add a hidden checkbox, which is checked if the browser uses its dark color scheme, and return it."""
+    dark_box = gr.Checkbox(visible=False)
+    # Only the browser knows its color scheme. Without a function of the server, the result of the script is the value.
+    page.load(fn=None, inputs=None, outputs=dark_box, js="() => document.body.classList.contains('dark')")
+    return dark_box
 
 
 def _read_options(glossary_lines: str, beams: int) -> TranslateOptions:

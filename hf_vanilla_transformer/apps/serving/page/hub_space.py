@@ -23,6 +23,8 @@ from hf_vanilla_transformer_launcher import main
 port = os.environ.get("GRADIO_SERVER_PORT", "7860")
 main(["serve", "--page", "--model_name_or_path", {model!r}, "--host", "0.0.0.0", "--port", port])
 '''
+# The subfolder of the Space with the model. app.py runs in the folder of the Space.
+_MODEL_FOLDER = "model"
 _REQUIREMENTS = f"""--extra-index-url https://download.pytorch.org/whl/cpu
 hf-vanilla-transformer[page,marian]=={__version__}
 """
@@ -46,16 +48,28 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
     # Everything is checked before the first folder is created.
     _check_is_free(space)
     if Path(model).is_dir():
-        _copy_model(Path(model), space / "model")
-        # The Space contains the model in the subfolder "model", and app.py runs in the folder of the Space.
-        model_of_app = "model"
-        models_on_hub = None
+        _copy_model(Path(model), space / _MODEL_FOLDER)
+        app = _write_app(card, model=_MODEL_FOLDER)
+        metadata = _write_metadata(card, models_on_hub=None)
     else:
-        # The Space loads the model from the Hub. The metadata links to this model.
         space.mkdir(parents=True, exist_ok=True)
-        model_of_app = model
-        models_on_hub = [model]
+        app = _write_app(card, model=model)
+        metadata = _write_metadata(card, models_on_hub=[model])
+    write_text(space / "app.py", app)
+    write_text(space / "requirements.txt", _REQUIREMENTS)
+    write_text(space / "README.md", metadata)
 
+
+def _write_app(card: CardFacts, model: str) -> str:
+    """Return the code of `app.py`, which loads `model`: a folder in the Space, or a name on the Hub."""
+    # The title is part of a docstring in app.py. Quotation marks could end this docstring, and a backslash would start
+    # an escape sequence.
+    title = card.title.replace('"', "'").replace("\\", "/")
+    return _APP.format(title=title, model=model)
+
+
+def _write_metadata(card: CardFacts, models_on_hub: list[str] | None) -> str:
+    """Return the text of `README.md`, whose metadata links to the models on the Hub that the Space loads."""
     metadata = SpaceCardData(
         title=card.title,
         sdk="gradio",
@@ -63,13 +77,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
         python_version="3.11",
         models=models_on_hub,
     )
-    # The title is part of a docstring in app.py. Quotation marks could end this docstring, and a backslash would start
-    # an escape sequence.
-    title = card.title.replace('"', "'").replace("\\", "/")
-    app = _APP.format(title=title, model=model_of_app)
-    write_text(space / "app.py", app)
-    write_text(space / "requirements.txt", _REQUIREMENTS)
-    write_text(space / "README.md", f"---\n{metadata.to_yaml()}\n---\n")
+    return f"---\n{metadata.to_yaml()}\n---\n"
 
 
 def _copy_model(model_folder: Path, new_folder: Path) -> None:
