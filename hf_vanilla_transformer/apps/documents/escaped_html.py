@@ -80,13 +80,14 @@ def _has_complete_elements(text: str) -> bool:
         has_no_end_tag = name in VOID or tag["is_empty"]
         if has_no_end_tag:
             continue
-        if tag["is_end"]:
-            # An end tag belongs to the last start tag that has no end tag yet.
-            if not names_of_open_elements or names_of_open_elements[-1] != name:
-                return False
-            names_of_open_elements.pop()
-        else:
+        if not tag["is_end"]:
             names_of_open_elements.append(name)
+            continue
+        # An end tag belongs to the last start tag that has no end tag yet.
+        last_name = names_of_open_elements[-1:]
+        if last_name != [name]:
+            return False
+        names_of_open_elements.pop()
     return not names_of_open_elements
 
 

@@ -164,26 +164,21 @@ def _set_ranges(content: Sequence[str | Element], start: int) -> int:
 
 
 def _protect_elements(content: list[str | Element], text: str, text_has_letters: bool) -> list[str | Element]:
-    """Protect elements that have nothing to translate, and join protected elements that belong together.
+    """Protect elements that have nothing to translate, and return the content with joined protected elements.
 
-    A protected element is hidden from the model, and is written unchanged. The elements in `content` are changed in
-    place, but the list itself is not. Joined elements are new, so they are only in the returned list.
+    The elements in `content` are changed in place, but the list itself is not, and joined elements are new.
 
     Args:
         content: the content of the whole text or of one of its elements.
         text: the whole text, to which the ranges of the elements refer.
         text_has_letters: True if the whole text contains a letter.
-
-    Returns:
-        `list[str | Element]`: the content with joined elements.
     """
     for child in content:
         if isinstance(child, str) or child.is_protected:
             continue
         if _has_nothing_to_translate(child, text, text_has_letters):
             child.is_protected = True
-            # A protected element has no children, as `Element` says. It is written from its node, which still has the
-            # whole content.
+            # The element is written from its node, which still has the whole content.
             child.children = []
         else:
             child.children = _protect_elements(child.children, text, text_has_letters)
@@ -302,28 +297,29 @@ def _add_enclosing_marks(content: list[str | Element]) -> list[str | Element]:
     would see an empty pair of brackets.
     """
     enclosed = list(content)
-    # Each step replaces at most three items by new ones. No item is added or removed before the end, so that all
-    # indices stay valid.
+    # The number of items stays the same until the end, so that all indices stay valid.
     for index in range(1, len(enclosed) - 1):
-        text_before = enclosed[index - 1]
-        child = enclosed[index]
-        text_after = enclosed[index + 1]
-        if not isinstance(text_before, str) or not isinstance(text_after, str):
-            continue
-        if not _is_visible(child):
-            continue
-        marks = _find_enclosing_marks(text_before, text_after)
-        if marks is None:
-            continue
-        # The marks move from the texts around the element into the element. The text after it may also be the text
-        # before the next element, so all three items are read from `enclosed` and written to it. For example, in
-        # "(<code>x</code>)(<code>y</code>)", the text ")(" between the elements becomes "(" when x is enclosed, and ""
-        # when y is. If the second step read ")(" from `content`, it would write ")", which x already has.
-        enclosed[index - 1] = text_before.removesuffix(marks.opening)
-        enclosed[index] = _protect_as_group([marks.opening, child, marks.closing])
-        enclosed[index + 1] = text_after.removeprefix(marks.closing)
+        # Items are read from `enclosed`, not `content`: in "(x)(y)", x may already have taken ")" from the text ")(".
+        text_before, child, text_after = enclosed[index - 1 : index + 2]
+        enclosed[index - 1 : index + 2] = _move_marks_inside(text_before, child, text_after)
     # Texts that consisted only of the marks are empty now.
     return [child for child in enclosed if child != ""]
+
+
+def _move_marks_inside(
+    text_before: str | Element, child: str | Element, text_after: str | Element
+) -> list[str | Element]:
+    """Move a pair of marks from the texts around a visible protected element into the element.
+
+    Returns the three items that replace the arguments. They are the arguments themselves if there are no such marks.
+    """
+    if not isinstance(text_before, str) or not isinstance(text_after, str) or not _is_visible(child):
+        return [text_before, child, text_after]
+    marks = _find_enclosing_marks(text_before, text_after)
+    if marks is None:
+        return [text_before, child, text_after]
+    group = _protect_as_group([marks.opening, child, marks.closing])
+    return [text_before.removesuffix(marks.opening), group, text_after.removeprefix(marks.closing)]
 
 
 @dataclass(frozen=True)
@@ -408,21 +404,18 @@ class _TextWithNodes:
 
     def children_between(self, start: int, end: int) -> list[Node | str]:
         """Return the strings and nodes between two positions of the text; empty strings are left out."""
-        children: list[Node | str] = []
-        # The nodes between the positions have the indices from `first_node` up to, but not including, `end_of_nodes`.
         first_node = bisect_left(self._positions, start)
         end_of_nodes = bisect_left(self._positions, end)
+        children: list[Node | str] = []
         start_of_string = start
         for index in range(first_node, end_of_nodes):
-            position = self._positions[index]
-            if start_of_string < position:
-                children.append(self.text[start_of_string:position])
+            end_of_string = self._positions[index]
+            children.append(self.text[start_of_string:end_of_string])
             children.append(self._nodes[index])
-            # The next string starts after the single character that stands for the node.
-            start_of_string = position + 1
-        if start_of_string < end:
-            children.append(self.text[start_of_string:end])
-        return children
+            # The next string starts after the character that stands for the node.
+            start_of_string = end_of_string + len(ELEMENT)
+        children.append(self.text[start_of_string:end])
+        return [child for child in children if child != ""]
 
 
 def _group_placeholders(nodes: Sequence[Node | str]) -> list[Node | str]:

@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 
 from ...translation.words_of_tokens import WORDS_AND_LETTERS
 
@@ -29,6 +30,19 @@ class CharacterRange:
         start = min(max(self.start, allowed.start), allowed.end)
         end = min(max(self.end, allowed.start), allowed.end)
         return CharacterRange(start, end)
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A part of a source word that a word of the translation contains.
+
+    Args:
+        source_part: the index of the part among all source words after splitting.
+        characters: the same characters in the translation.
+    """
+
+    source_part: int
+    characters: CharacterRange
 
 
 @dataclass(frozen=True)
@@ -68,35 +82,22 @@ class LinkedWords:
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         # The comments follow an example: the source "press H<sub>2</sub>O", its translation "H2O pressen", and links
         # from "press" to "pressen" and from "H2O" to "H2O".
-        #
-        # `_split_target` below reads these two texts and `source_words`, so all three are set before it.
         self._source = source
         self._target = target
-        # First, the source words are split at the borders. Their parts follow each other in `source_words`. In the
-        # example, they are "press", "H", "2" and "O".
-        self.source_words: list[CharacterRange] = []
-        # For each whole word of the source, the indices of its parts in `source_words`: range(0, 1) for "press", and
-        # range(1, 4) for "H2O".
-        parts_of_source_words: list[range] = []
-        for parts in _split_words(source, borders):
-            first_part = len(self.source_words)
-            self.source_words += parts
-            parts_of_source_words.append(range(first_part, len(self.source_words)))
+        parts_by_source_word = _split_words(source, borders)
+        # In the example, these are "press", "H", "2" and "O". `_split_target` below compares the target with them.
+        self.source_words = list(chain.from_iterable(parts_by_source_word))
 
-        # Second, the words of the translation are split like the source words. The links are pairs of indices of whole
-        # words: (0, 1) and (1, 0). `_split_target` replaces the indices of whole source words by those of their parts.
+        # The links are pairs of indices of whole words: (0, 1) and (1, 0). From here on, all other indices count the
+        # words after splitting, so a part counts as a word. The words of the translation are "H", "2", "O" and
+        # "pressen", which are linked with the source words {1}, {2}, {3} and {0}.
         links_of_whole_words = _link_equal_words(links, source, target)
-        # This compares the words of the translation with `source_words`, which must be complete.
-        target_words = self._split_target(links_of_whole_words, parts_of_source_words)
-        # From here on, all indices count the words after splitting, so a part counts as a word. In the example, the
-        # words of the translation are "H", "2", "O" and "pressen". They are linked with the source words {1}, {2}, {3}
-        # and {0}, so the source words are linked with the words [3], [0], [1] and [2] of the translation.
+        target_words = self._split_target(links_of_whole_words, _number_parts(parts_by_source_word))
         self.target_words = [word.characters for word in target_words]
         self.linked_sources = [word.source_words for word in target_words]
         self.linked_targets = _reverse_links(self.linked_sources, len(self.source_words))
 
-        # The positions at which the source words start and end. Words do not overlap, so both lists are sorted and can
-        # be searched by bisection.
+        # Words do not overlap, so both lists of positions are sorted and can be searched by bisection.
         self._source_starts = [word.start for word in self.source_words]
         self._source_ends = [word.end for word in self.source_words]
 
@@ -191,31 +192,32 @@ class LinkedWords:
             there or, like "-" in the example, to no part.
         """
         target_parts: list[_TargetWord] = []
-        # Both variables describe the last match, so they change together: the position at which it ends in the
-        # translation, and the first source part after it. `target_parts` contains the characters before the position.
-        #
-        # For example, the source parts 4, 5 and 6 are "H", "2" and "O", and the word is "HxO", from 0 to 3. After the
-        # match of "H", the variables are 1 and 5. The part 5, "2", is not found. "O" is found at 2. The characters from
-        # 1 up to 2, which are "x", and the parts range(5, 6), which are "2", were skipped before it.
-        end_of_last_match = word.start
-        part_after_last_match = source_parts.start
-        for source_part in source_parts:
-            # Only the characters after the last match are searched, so the matches are in the order of the parts.
-            matched_characters = self._find_in_target(source_part, end_of_last_match, word.end)
-            if matched_characters is None:
-                # The part is skipped; it is in the range of skipped parts at the next match.
-                continue
-            skipped_characters = CharacterRange(end_of_last_match, matched_characters.start)
-            skipped_parts = range(part_after_last_match, source_part)
+        # `target_parts` contains the characters before this position, which correspond to the parts before this part.
+        position = word.start
+        next_part = source_parts.start
+        for match in self._find_matches(source_parts, word):
+            skipped_characters = CharacterRange(position, match.characters.start)
+            skipped_parts = range(next_part, match.source_part)
             target_parts += _link_skipped_characters(skipped_characters, skipped_parts)
-            target_parts.append(_TargetWord(matched_characters, {source_part}))
-            end_of_last_match = matched_characters.end
-            part_after_last_match = source_part + 1
-        # The characters and source parts after the last match are skipped, too.
-        remaining_characters = CharacterRange(end_of_last_match, word.end)
-        remaining_parts = range(part_after_last_match, source_parts.stop)
+            target_parts.append(_TargetWord(match.characters, {match.source_part}))
+            position = match.characters.end
+            next_part = match.source_part + 1
+        remaining_characters = CharacterRange(position, word.end)
+        remaining_parts = range(next_part, source_parts.stop)
         target_parts += _link_skipped_characters(remaining_characters, remaining_parts)
         return target_parts
+
+    def _find_matches(self, source_parts: range, word: CharacterRange) -> list[_Match]:
+        """Find the parts of a source word in a word of the translation. Parts that do not occur there are left out."""
+        matches: list[_Match] = []
+        start = word.start
+        for source_part in source_parts:
+            characters = self._find_in_target(source_part, start, word.end)
+            if characters is not None:
+                matches.append(_Match(source_part, characters))
+                # Only the characters after the last match are searched, so the matches are in the order of the parts.
+                start = characters.end
+        return matches
 
     def _find_in_target(self, source_word: int, start: int, end: int) -> CharacterRange | None:
         """Find the text of a source word between two positions of the translation, and return its place there.
@@ -241,6 +243,20 @@ def _split_words(text: str, borders: set[int]) -> list[list[CharacterRange]]:
         word = CharacterRange(match.start(), match.end())
         parts_of_words.append(_split_word(word, sorted_borders))
     return parts_of_words
+
+
+def _number_parts(parts_by_word: list[list[CharacterRange]]) -> list[range]:
+    """Return the indices of the parts of each word, where the parts of all words are counted together.
+
+    For example, the words "press" with one part and "H2O" with three parts give range(0, 1) and range(1, 4).
+    """
+    indices_by_word: list[range] = []
+    start = 0
+    for parts in parts_by_word:
+        end = start + len(parts)
+        indices_by_word.append(range(start, end))
+        start = end
+    return indices_by_word
 
 
 def _split_word(word: CharacterRange, sorted_borders: list[int]) -> list[CharacterRange]:

@@ -44,7 +44,6 @@ class Document:
     """
 
     def __init__(self, format: str, markup: str):
-        # `format` is "html" or "xml", and `markup` is the source of the document.
         self._format = format
         self._escape = escape_html if format == "html" else escape_xml
         self._root = _read_markup(format, markup)
@@ -53,9 +52,7 @@ class Document:
         self._name_counts = Counter(iterate_names(self._root))
         self._name_counts_of_readings = dict(_count_names_of_readings(self._root, depth=0))
 
-        # `_record_block` fills the next four attributes with the parts of the document. An inline run is text with its
-        # inline elements.
-        # The inline runs and attributes that have text to translate.
+        # `_record_block` fills these attributes. First, the inline runs and attributes that have text to translate.
         self._runs_of_blocks: list[_InlineRun] = []
         self._attributes: list[_Attribute] = []
         # Each ESCAPED_HTML node, and its HTML as a nested document.
@@ -65,39 +62,33 @@ class Document:
         self._record_block(self._root)
 
         # All inline runs and attribute values that have text to translate, except those of inner documents.
-        self._translated_runs = list(self._runs_of_blocks)
-        self._translated_runs += [attribute.run for attribute in self._attributes]
-        # `render` expects translations in this order: first the document's own texts, then those of inner documents.
-        self.texts = [run.text for run in self._translated_runs]
+        self._translated_runs = [*self._runs_of_blocks, *(attribute.run for attribute in self._attributes)]
+        self.texts = self._list_texts()
+
+    def _list_texts(self) -> list[str]:
+        """Return the document's own texts, followed by the texts of its inner documents, as `render` expects them."""
+        texts = [run.text for run in self._translated_runs]
         for _, document in self._inner_documents:
-            self.texts += document.texts
+            texts += document.texts
+        return texts
 
     def _record_block(self, block: Node) -> None:
-        """Divide the children of a block into inner blocks and the inline runs between them.
+        """Divide the children of a block into inner blocks and inline runs, and store them in `self._contents[block]`.
 
-        An inline run is text with its inline elements. The result is stored in `self._contents[block]`. Inner blocks
-        are divided in the same way.
+        Inner blocks are divided in the same way.
         """
         self._record_attributes(block)
         contents: list[Node | _InlineRun] = []
-        inline_nodes: list[Node | str] = []
-        for child in block.children:
-            if isinstance(child, str) or child.role in (Role.INLINE, Role.KEPT):
-                inline_nodes.append(child)
+        for block_or_inline_nodes in _divide_at_blocks(block.children):
+            if isinstance(block_or_inline_nodes, list):
+                contents.append(self._record_run(block_or_inline_nodes))
                 continue
-            # The child ends the run before it. There is no run if the child follows another block directly.
-            if inline_nodes:
-                contents.append(self._record_run(inline_nodes))
-                # The run keeps the old list, so the next run needs a new one.
-                inline_nodes = []
-            contents.append(child)
-            if child.role is Role.ESCAPED_HTML:
-                self._inner_documents.append((child, Document("html", child.html)))
+            inner_block = block_or_inline_nodes
+            contents.append(inner_block)
+            if inner_block.role is Role.ESCAPED_HTML:
+                self._inner_documents.append((inner_block, Document("html", inner_block.html)))
             else:
-                self._record_block(child)
-        # The last run ends at the end of the block.
-        if inline_nodes:
-            contents.append(self._record_run(inline_nodes))
+                self._record_block(inner_block)
         self._contents[block] = contents
 
     def _record_run(self, inline_nodes: list[Node | str]) -> "_InlineRun":
@@ -142,30 +133,33 @@ class Document:
 
         Raises:
             ValueError: if there are fewer translations or links than texts, or if browsers would read different
-                elements in the result than in the document. The latter happens if elements are nested in a way that
-                HTML does not allow.
+                elements in the result, because elements are nested in a way that HTML does not allow.
         """
         # Like `texts`, both lists begin with the document's own runs of text, and end with its inner documents.
         num_runs = len(self._translated_runs)
-        run_translations = translations[:num_runs]
-        run_links = links[:num_runs]
-        inner_translations = translations[num_runs:]
-        inner_links = links[num_runs:]
-
-        # The readings of `<ruby>` elements that are left out.
-        dropped_readings: list[Node] = []
-        # First, each run stores its translation in itself. Inner documents are written at once, but this one is not.
-        for run, translation, word_links in zip(self._translated_runs, run_translations, run_links, strict=True):
-            dropped_readings += run.store_translation(translation, word_links)
-        written_inner_documents = self._render_inner_documents(inner_translations, inner_links)
-        # Second, the document is written. `_translated_attributes` and `_write_block` call `run.write`, which reads
-        # what the runs have stored above. The attributes of the nodes have translated values only inside the `with`
-        # block, and `_write_block` is a generator that reads them while it runs. Therefore `join` must be inside, too.
-        with self._translated_attributes():
-            written = "".join(self._write_block(self._root, written_inner_documents))
+        dropped_readings = self._store_translations(translations[:num_runs], links[:num_runs])
+        written_inner_documents = self._render_inner_documents(translations[num_runs:], links[num_runs:])
+        written = self._write(written_inner_documents)
         if self._format == "html":
             self._check_names(written, dropped_readings)
         return written
+
+    def _store_translations(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> list[Node]:
+        """Store its translation in each run of text, from which `_write` reads it.
+
+        Returns:
+            `list[Node]`: the readings of `<ruby>` elements that are left out because their text is translated.
+        """
+        dropped_readings: list[Node] = []
+        for run, translation, word_links in zip(self._translated_runs, translations, links, strict=True):
+            dropped_readings += run.store_translation(translation, word_links)
+        return dropped_readings
+
+    def _write(self, written_inner_documents: dict[Node, str]) -> str:
+        """Return the source of the document with the translations that its runs have stored."""
+        # `_write_block` is a generator that reads the translated attributes, so `join` must be inside the `with` block.
+        with self._translated_attributes():
+            return "".join(self._write_block(self._root, written_inner_documents))
 
     def _render_inner_documents(
         self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]
@@ -336,16 +330,41 @@ def _strip_space(content: Sequence[str | Element]) -> _StrippedContent:
     space_before = ""
     space_after = ""
     if stripped and isinstance(stripped[0], str):
-        text = stripped[0]
-        text_without_space = text.lstrip()
-        space_before = text.removesuffix(text_without_space)
-        stripped[0] = text_without_space
+        space_before = _find_leading_space(stripped[0])
+        stripped[0] = stripped[0].lstrip()
     if stripped and isinstance(stripped[-1], str):
-        text = stripped[-1]
-        text_without_space = text.rstrip()
-        space_after = text.removeprefix(text_without_space)
-        stripped[-1] = text_without_space
+        space_after = _find_trailing_space(stripped[-1])
+        stripped[-1] = stripped[-1].rstrip()
     return _StrippedContent(space_before, stripped, space_after)
+
+
+def _find_leading_space(text: str) -> str:
+    """Return the white space at the start of a text."""
+    return text.removesuffix(text.lstrip())
+
+
+def _find_trailing_space(text: str) -> str:
+    """Return the white space at the end of a text."""
+    return text.removeprefix(text.rstrip())
+
+
+def _divide_at_blocks(children: Sequence[Node | str]) -> Iterator[Node | list[Node | str]]:
+    """Yield the blocks among the children of a node, and a list of the strings and inline nodes between two blocks.
+
+    There is no list where no string or inline node is between two blocks.
+    """
+    inline_nodes: list[Node | str] = []
+    for child in children:
+        if isinstance(child, str) or child.role in (Role.INLINE, Role.KEPT):
+            inline_nodes.append(child)
+            continue
+        if inline_nodes:
+            yield inline_nodes
+            # The caller keeps the old list.
+            inline_nodes = []
+        yield child
+    if inline_nodes:
+        yield inline_nodes
 
 
 def _iterate_inline_nodes(nodes: Sequence[Node | str]) -> Iterator[Node]:

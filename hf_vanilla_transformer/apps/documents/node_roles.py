@@ -29,25 +29,18 @@ def assign_roles(root: Node, escape: Callable[[str], str], is_sentence: bool) ->
 def _assign_roles_inside(
     parent: Node, escape: Callable[[str], str], parent_may_be_inline: bool, is_in_ruby: bool
 ) -> None:
-    """Assign roles to all elements inside a node, including nested elements.
-
-    This function calls `_assign_role` for each child element that does not stay unchanged, and `_assign_role` calls
-    this function for what is inside the element.
+    """Assign roles to all elements inside a node, including nested elements, which are changed in place.
 
     Args:
-        parent: the node, whose attribute `is_translated` must be set. What is inside it is changed in place.
+        parent: the node, whose attribute `is_translated` must be set.
         escape: escapes texts that are not translated, which become nodes.
         parent_may_be_inline: True if the node may itself be part of a sentence. The elements inside it are then part of
             the same sentence, even if there is no text next to them.
-        is_in_ruby: True if the node is, or is inside, a `<ruby>`. This only matters for readings, such as `<rt>`, which
-            stay unchanged there. It has nothing to do with sentences.
+        is_in_ruby: True if the node is, or is inside, a `<ruby>`. Readings, such as `<rt>`, stay unchanged there.
     """
     if parent.name in PREFORMATTED:
         _keep_line_breaks(parent)
-    # Text directly inside the parent forms a sentence with the elements next to it. For example, the `<p>` of
-    # "<p>see <b>one</b></p>" is a block, so `parent_may_be_inline` is False. It contains the text "see ", so
-    # `is_in_sentence` is True for its children. Therefore `may_be_inline` is True for `<b>`, and it is the
-    # `parent_may_be_inline` of the call for what is inside `<b>`.
+    # Text directly inside the parent forms a sentence with the elements next to it, as in "<p>see <b>one</b></p>".
     is_in_sentence = parent_may_be_inline or _has_text(parent)
     # Comments are nodes without names. They already have a role.
     elements = [child for child in parent.children if isinstance(child, Node) and child.name]
@@ -56,11 +49,11 @@ def _assign_roles_inside(
             # Everything inside the element stays unchanged, too.
             element.role = Role.KEPT
             element.is_translated = False
-            continue
-        element.is_translated = _is_translated_inside(element, parent.is_translated)
-        may_be_inline = _may_be_inline(element, is_in_sentence)
-        # This calls `_assign_roles_inside` for what is inside the element, and then sets the role of the element.
-        _assign_role(element, escape, may_be_inline, is_in_ruby)
+        else:
+            element.is_translated = _is_translated_inside(element, parent.is_translated)
+            may_be_inline = _may_be_inline(element, is_in_sentence)
+            # This also assigns the roles inside the element.
+            _assign_role(element, escape, may_be_inline, is_in_ruby)
 
 
 def _has_text(node: Node) -> bool:
@@ -197,18 +190,28 @@ def _keep_line_breaks(preformatted: Node) -> None:
 def _separate_lines(children: list[Node | str]) -> list[Node | str]:
     """Split strings at line breaks, replace each line break with a node, and return the new list of children.
 
-    For example, ["one\\ntwo"] becomes ["one", Node(Role.BLOCK, "\\n"), "two"]. Nested elements are changed in place.
+    Nested elements are changed in place.
     """
     separated: list[Node | str] = []
     for child in children:
         if isinstance(child, Node):
             child.children = _separate_lines(child.children)
             separated.append(child)
-            continue
-        start_of_line = 0
-        for line_break in _LINE_BREAKS.finditer(child):
-            separated.append(child[start_of_line : line_break.start()])
-            separated.append(Node(Role.BLOCK, raw=line_break[0]))
-            start_of_line = line_break.end()
-        separated.append(child[start_of_line:])
+        else:
+            separated += _split_lines(child)
     return separated
+
+
+def _split_lines(text: str) -> list[Node | str]:
+    """Split a text at line breaks, and return the lines with a node for each line break between them.
+
+    For example, "one\\ntwo" becomes ["one", Node(Role.BLOCK, "\\n"), "two"].
+    """
+    lines: list[Node | str] = []
+    start_of_line = 0
+    for line_break in _LINE_BREAKS.finditer(text):
+        lines.append(text[start_of_line : line_break.start()])
+        lines.append(Node(Role.BLOCK, raw=line_break[0]))
+        start_of_line = line_break.end()
+    lines.append(text[start_of_line:])
+    return lines

@@ -11,7 +11,7 @@ from .node_roles import assign_roles
 
 
 if TYPE_CHECKING:
-    from selectolax.lexbor import LexborNode
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 
 # White space, comments, and `<?xml ...?>`, which HTML reads as a comment. The group is possessive because backtracking
@@ -43,10 +43,9 @@ def read_html(markup: str) -> Node:
 
 
 def _parse_to_first_node(markup: str) -> "LexborNode | None":
-    """Parse HTML with lexbor, and return the first of the nodes on the top level.
+    """Parse HTML with lexbor, and return the first of the nodes on the top level; None if the markup is empty.
 
-    The other nodes on the top level follow it: each node has the next one as its attribute `next`. The result is None
-    if the markup is empty.
+    The other nodes on the top level follow it: each node has the next one as its attribute `next`.
     """
     with needing("documents", "HTML needs"):
         from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
@@ -55,16 +54,18 @@ def _parse_to_first_node(markup: str) -> "LexborNode | None":
     # The option `WO_EVENTS` ("without events") switches this off, because the document must stay as it is.
     options = LexborDocumentOptions.WO_EVENTS
     is_page = _START_OF_PAGE.match(markup) is not None
-    if not is_page:
-        # For example, a fragment that starts with <td> must be parsed as the content of a "tr".
-        name_of_parent = _parent_of_fragment(markup)
-        fragment = LexborHTMLParser(markup, is_fragment=True, fragment_tag=name_of_parent, options=options)
-        # The `root` of a fragment is its first node.
-        return fragment.root
+    if is_page:
+        return _first_node_of_page(LexborHTMLParser(markup, options=options))
+    # For example, a fragment that starts with <td> must be parsed as the content of a "tr".
+    name_of_parent = _parent_of_fragment(markup)
+    fragment = LexborHTMLParser(markup, is_fragment=True, fragment_tag=name_of_parent, options=options)
+    # The `root` of a fragment is its first node.
+    return fragment.root
 
-    page = LexborHTMLParser(markup, options=options)
-    # The `root` of a page is the <html> element, which lexbor adds if it is missing. It is not always the first node,
-    # because the document type and comments may come before it.
+
+def _first_node_of_page(page: "LexborHTMLParser") -> "LexborNode | None":
+    """Return the first node of a page: the document type, a comment, or the `<html>` element."""
+    # The `root` of a page is the <html> element, which lexbor adds if it is missing.
     html_element = page.root
     assert html_element is not None
     document = html_element.parent
@@ -105,12 +106,6 @@ def _read_siblings(lexbor_node: "LexborNode | None", doctype: str, depth: int, i
 def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     """Convert a lexbor element and its descendants to a node.
 
-    HTML has three special cases:
-
-    - An element in `VOID`, such as `<br>`, has no end tag.
-    - An element in `RAW`, such as `<script>`, has no children. Its text is part of `raw`, after the start tag.
-    - The children of a `<template>` are in a separate tree of lexbor.
-
     Args:
         lexbor_node: the element.
         depth: the number of elements around it, plus 1.
@@ -120,22 +115,32 @@ def _read_element(lexbor_node: "LexborNode", depth: int, is_html: bool) -> Node:
     check_depth(depth, f"<{name}>")
     # `assign_roles` changes the role later.
     node = Node(Role.INLINE, name=name, attributes=dict(lexbor_node.attributes))
-    has_end_tag = not (is_html and name in VOID)
-    if has_end_tag:
-        node.closing = f"</{name}>"
+    node.closing = _write_end_tag(name, is_html)
     if is_html and name in RAW:
         # Browsers do not parse the content, such as a script, so it must not be escaped when the node is written.
         # Therefore, it becomes part of `raw`, which replaces the start tag.
         node.raw = node.opening + _read_only_text(lexbor_node)
         return node
-    if is_html and name == "template":
-        first_child = lexbor_node.template_fragments()[0].first_child
-    else:
-        first_child = lexbor_node.first_child
+    first_child = _first_child_of(lexbor_node, is_html)
     is_html_inside = _is_html_inside(name, is_html)
     # A document type is never inside an element.
     node.children = list(_read_siblings(first_child, doctype="", depth=depth + 1, is_html=is_html_inside))
     return node
+
+
+def _write_end_tag(name: str, is_html: bool) -> str:
+    """Return the end tag of an element. It is empty for an element of HTML that has none, such as `<br>`."""
+    if is_html and name in VOID:
+        return ""
+    return f"</{name}>"
+
+
+def _first_child_of(lexbor_node: "LexborNode", is_html: bool) -> "LexborNode | None":
+    """Return the first child of a lexbor element; None if it has no children."""
+    if is_html and lexbor_node.tag == "template":
+        # lexbor has the children of a `<template>` in a separate tree.
+        return lexbor_node.template_fragments()[0].first_child
+    return lexbor_node.first_child
 
 
 def _read_only_text(lexbor_node: "LexborNode") -> str:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import shorten
 from typing import Literal
 from xml.parsers import expat
@@ -23,22 +24,30 @@ _WRAPPER_END = "</r>"
 _QUOTED_CHARACTERS = 60
 
 
+# "start" and "end" are tags. "other" is a comment or a processing instruction. "cdata" is the start or the end of a
+# CDATA section, which is recorded because it marks the end of the event before it.
+_EventType = Literal["start", "end", "text", "cdata", "other"]
+
+
+# The attributes of an event that is no start tag.
+_NO_ATTRIBUTES: Mapping[str, str | None] = {}
+
+
 @dataclass(frozen=True)
 class _Event:
     """A tag, a text, or other markup that expat found in the source.
 
     Args:
         position (`int`): the byte offset in the wrapped source at which it starts.
-        type (`str`): "start" and "end" are tags. "other" is a comment or a processing instruction. "cdata" is the start
-            or the end of a CDATA section, which is recorded because it marks the end of the tag before it.
+        type: what it is.
         data (`str`): the name of an element, or a text with decoded entities.
         attributes (`dict`): the attributes of a start tag.
     """
 
     position: int
-    type: Literal["start", "end", "text", "cdata", "other"]
-    data: str = ""
-    attributes: Mapping[str, str | None] = field(default_factory=dict)
+    type: _EventType
+    data: str
+    attributes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -62,30 +71,39 @@ def read_xml(markup: str) -> Node:
     Raises:
         ValueError: if the XML is not well-formed, or if elements are nested more than 200 levels deep.
     """
-    # The prolog is an XML declaration, such as <?xml version="1.0"?>, or everything up to the document type.
-    prolog_match = _PROLOG.match(markup)
-    prolog = prolog_match[0] if prolog_match else ""
-    # The document is parsed inside a wrapper element, which must not contain a prolog. Therefore, spaces replace the
-    # characters of the prolog. This keeps the line and character numbers in error messages correct. Line breaks stay,
-    # because "." does not match them.
-    blank_prolog = re.sub(".", " ", prolog)
-    markup_with_blank_prolog = blank_prolog + markup[len(prolog) :]
+    prolog = _find_prolog(markup)
+    # The wrapper element must not contain a prolog.
+    markup_with_blank_prolog = _blank_out(prolog) + markup.removeprefix(prolog)
     wrapped_source = f"{_WRAPPER_START}{markup_with_blank_prolog}{_WRAPPER_END}".encode()
     events = _parse(wrapped_source, markup)
     root = _build_tree(events, wrapped_source)
     if prolog:
         # This must be the first change of the tree, because it removes the spaces from the start of the first text.
-        # After it, the root has at least two children: the prolog, and the text after it, which may be empty.
         _restore_prolog(root, prolog)
 
-    # If the document is a text without prolog and tags, the text may itself be escaped HTML. In this case, it is the
-    # only child of the root, and `replace_escaped_html` replaces it. It needs the source of this text in `raw_content`,
-    # which `_build_tree` sets for elements, but not for the root. If the root has several children, or an element as
-    # its only child, this call has no effect, and `assign_roles` finds such texts inside elements.
+    # A document without prolog and tags may be escaped HTML itself. `_build_tree` sets `raw_content` only for elements.
+    # The call has no effect unless the root has a single child, which is a text.
     root.raw_content = markup_with_blank_prolog
     replace_escaped_html(root)
     assign_roles(root, escape_xml, is_sentence=False)
     return root
+
+
+def _find_prolog(markup: str) -> str:
+    """Return the prolog of a document: everything up to the document type, or only the XML declaration.
+
+    It is empty if the document has neither.
+    """
+    prolog_match = _PROLOG.match(markup)
+    if prolog_match is None:
+        return ""
+    return prolog_match[0]
+
+
+def _blank_out(prolog: str) -> str:
+    """Return spaces in place of all characters but line breaks, so that positions in error messages stay correct."""
+    # "." does not match line breaks.
+    return re.sub(".", " ", prolog)
 
 
 def _parse(wrapped_source: bytes, markup: str) -> list[_Event]:
@@ -101,31 +119,17 @@ def _parse(wrapped_source: bytes, markup: str) -> list[_Event]:
     parser = expat.ParserCreate("utf-8")
     events: list[_Event] = []
 
-    def add_start(name: str, attributes: dict[str, str]) -> None:
-        events.append(_Event(parser.CurrentByteIndex, "start", name, attributes))
+    def record(event_type: _EventType, text: str = "", attributes: Mapping[str, str | None] = _NO_ATTRIBUTES) -> None:
+        """Add an event to the list. Handlers are called when the parser is at the start of the event."""
+        events.append(_Event(parser.CurrentByteIndex, event_type, text, attributes))
 
-    def add_end(name: str) -> None:
-        events.append(_Event(parser.CurrentByteIndex, "end", name))
-
-    def add_text(text: str) -> None:
-        events.append(_Event(parser.CurrentByteIndex, "text", text))
-
-    def add_comment(comment: str) -> None:
-        events.append(_Event(parser.CurrentByteIndex, "other"))
-
-    def add_instruction(target: str, instruction: str) -> None:
-        events.append(_Event(parser.CurrentByteIndex, "other"))
-
-    def add_border_of_cdata() -> None:
-        events.append(_Event(parser.CurrentByteIndex, "cdata"))
-
-    parser.StartElementHandler = add_start
-    parser.EndElementHandler = add_end
-    parser.CharacterDataHandler = add_text
-    parser.CommentHandler = add_comment
-    parser.ProcessingInstructionHandler = add_instruction
-    parser.StartCdataSectionHandler = add_border_of_cdata
-    parser.EndCdataSectionHandler = add_border_of_cdata
+    parser.StartElementHandler = lambda name, attributes: record("start", name, attributes)
+    parser.EndElementHandler = lambda name: record("end", name)
+    parser.CharacterDataHandler = lambda text: record("text", text)
+    parser.CommentHandler = lambda comment: record("other")
+    parser.ProcessingInstructionHandler = lambda target, instruction: record("other")
+    parser.StartCdataSectionHandler = lambda: record("cdata")
+    parser.EndCdataSectionHandler = lambda: record("cdata")
     try:
         parser.Parse(wrapped_source, True)
     except expat.ExpatError as error:
@@ -179,12 +183,8 @@ def _build_tree(events: list[_Event], wrapped_source: bytes) -> Node:
     root = Node(Role.BLOCK, raw="")
     # The root, and the elements whose end tags have not been reached yet, each inside the one before it.
     open_nodes = [_OpenNode(root, content_start=len(_WRAPPER_START))]
-    events_inside_wrapper = events[1:-1]
-    # For each event inside the wrapper, the event after it. The last of them is the wrapper's end tag. In the example,
-    # the pairs of positions in the loop are (3, 7), (7, 10), (10, 13) and (13, 17).
-    following_events = events[2:]
-    for event, next_event in zip(events_inside_wrapper, following_events, strict=True):
-        # An event ends where the next one starts.
+    events_after_wrapper_start = events[1:]
+    for event, next_event in pairwise(events_after_wrapper_start):
         event_source = wrapped_source[event.position : next_event.position].decode()
         parent = open_nodes[-1].node
         if event.type == "text":
@@ -200,10 +200,8 @@ def _build_tree(events: list[_Event], wrapped_source: bytes) -> Node:
         elif event.type == "end":
             ended = open_nodes.pop()
             if _may_contain_escaped_html(ended.node, open_nodes):
-                content = wrapped_source[ended.content_start : event.position]
-                ended.node.raw_content = content.decode()
-        # Nothing is done for a "cdata" event, which is the start or end of a CDATA section. It is needed only as
-        # `next_event`, to show where the event before it ends. The text inside the section has a "text" event.
+                ended.node.raw_content = wrapped_source[ended.content_start : event.position].decode()
+        # A "cdata" event is needed only as `next_event`. The text inside the section has a "text" event.
     return root
 
 

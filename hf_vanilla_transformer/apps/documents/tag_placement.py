@@ -75,6 +75,14 @@ class _PlacedElement:
     words: _WordRange
 
 
+@dataclass(frozen=True)
+class _DividedWords:
+    """The source words of an element that are before and after a place in it."""
+
+    before: range
+    after: range
+
+
 class TagPlacement:
     """The placement of a source text's inline elements in its translation.
 
@@ -123,8 +131,7 @@ class TagPlacement:
             parent: the element, and the words of the translation that it encloses.
             characters: the characters of the translation that the element encloses.
             is_in_translated_ruby: True if the element is, or is inside, a `<ruby>` whose text is translated. Readings,
-                such as `<rt>`, are then added to `dropped_readings` instead of the content, because a translation is
-                not pronounced like the original.
+                such as `<rt>`, are then added to `dropped_readings` instead of the content.
         """
         tokens: list[Token] = []
         # The tokens contain the translation up to this position.
@@ -133,8 +140,7 @@ class TagPlacement:
             if is_in_translated_ruby and child.element.is_reading:
                 self.dropped_readings.append(child.element.node)
                 continue
-            # A child must not start before the end of the previous one. Otherwise, punctuation inside the previous
-            # one would be written twice.
+            # A child starts after the previous one. Otherwise, punctuation inside the previous one would occur twice.
             remaining = CharacterRange(position, characters.end)
             inside_child = self._characters_inside(child, remaining)
             tokens.append(self._target[position : inside_child.start])
@@ -146,7 +152,7 @@ class TagPlacement:
     def _translate_element(
         self, placed: _PlacedElement, characters: CharacterRange, is_in_translated_ruby: bool
     ) -> list[Token]:
-        """Return an element with its tags and its translated content.
+        """Return an element with its tags and its translated content; a protected element is returned unchanged.
 
         Args:
             placed: the element, and the words of the translation that it encloses.
@@ -155,20 +161,20 @@ class TagPlacement:
         """
         element = placed.element
         if element.is_protected:
-            # The element is written unchanged.
             return [element]
-        # True for a <ruby> itself, and for elements inside a translated one.
         belongs_to_ruby = is_in_translated_ruby or element.node.name == "ruby"
-        source_text = self._source[element.start : element.end]
-        translated_text = self._target[characters.start : characters.end]
-        is_untranslated = translated_text == source_text
-        if belongs_to_ruby and is_untranslated:
+        if belongs_to_ruby and self._is_untranslated(element, characters):
             # The readings of an untranslated text are still correct.
             content = self._copy_content(element)
         else:
-            # If the element belongs to a <ruby>, the text of this <ruby> is translated.
             content = self._translate_content(placed, characters, is_in_translated_ruby=belongs_to_ruby)
-        return [Tag(element, is_opening=True), *content, Tag(element, is_opening=False)]
+        return _enclose_in_tags(element, content)
+
+    def _is_untranslated(self, element: Element, characters: CharacterRange) -> bool:
+        """Return True if the translation has, in a range of characters, the same text as an element in the source."""
+        source_text = self._source[element.start : element.end]
+        translated_text = self._target[characters.start : characters.end]
+        return translated_text == source_text
 
     def _copy_content(self, parent: Element) -> list[Token]:
         """Return the content of an element, including all tags inside it, exactly as in the source."""
@@ -176,15 +182,16 @@ class TagPlacement:
         position = parent.start
         for element in parent.child_elements:
             tokens.append(self._source[position : element.start])
-            if element.is_protected:
-                tokens.append(element)
-            else:
-                tokens.append(Tag(element, is_opening=True))
-                tokens += self._copy_content(element)
-                tokens.append(Tag(element, is_opening=False))
+            tokens += self._copy_element(element)
             position = element.end
         tokens.append(self._source[position : parent.end])
         return tokens
+
+    def _copy_element(self, element: Element) -> list[Token]:
+        """Return an element with its tags and its content, exactly as in the source."""
+        if element.is_protected:
+            return [element]
+        return _enclose_in_tags(element, self._copy_content(element))
 
     def _place_children(self, parent: _PlacedElement) -> list[_PlacedElement]:
         """Choose for each child of an element the range of translated words that it encloses.
@@ -225,8 +232,7 @@ class TagPlacement:
     def _place_around_words(self, parent: _PlacedElement) -> dict[Element, _WordRange]:
         """Choose translated words for each child element that contains words in the source.
 
-        No word is assigned to two children. There are two passes, and in each, children with more source words choose
-        first:
+        There are two passes, and in each, children with more source words choose first:
 
         1. The first pass is strict. A linked word of the translation counts in favor of a child if at least half of its
            links lead to source words inside the child, and otherwise against it.
@@ -234,26 +240,39 @@ class TagPlacement:
            least one of its links leads into the child.
 
         Returns:
-            `dict[Element, _WordRange]`: the words of each child; children without words are missing.
+            `dict[Element, _WordRange]`: the words of each child; children without words are missing. No word is
+            assigned to two children.
         """
-        children_with_words = [child for child in parent.element.child_elements if self._source_words_of(child)]
-        largest_first = sorted(children_with_words, key=lambda child: len(self._source_words_of(child)), reverse=True)
+        largest_first = self._sort_children_with_words(parent.element)
+        words_of_children = self._place_in_turn(largest_first, parent, [], is_strict=True)
+        unplaced_children = [child for child in largest_first if child not in words_of_children]
+        taken_ranges = list(words_of_children.values())
+        words_of_other_children = self._place_in_turn(unplaced_children, parent, taken_ranges, is_strict=False)
+        return {**words_of_children, **words_of_other_children}
+
+    def _sort_children_with_words(self, parent: Element) -> list[Element]:
+        """Return the child elements that contain words in the source, from the most words to the fewest."""
+        children_with_words = [child for child in parent.child_elements if self._source_words_of(child)]
+        return sorted(children_with_words, key=lambda child: len(self._source_words_of(child)), reverse=True)
+
+    def _place_in_turn(
+        self, children: list[Element], parent: _PlacedElement, taken_ranges: list[_WordRange], is_strict: bool
+    ) -> dict[Element, _WordRange]:
+        """Choose translated words for one child after the other. Children for which no words fit are missing.
+
+        Args:
+            children: elements with words in the source.
+            parent: the element around them.
+            taken_ranges: the words of the translation that other children enclose. No child can choose them.
+            is_strict: see `_weight`.
+        """
+        taken_words = _collect_words(taken_ranges)
         words_of_children: dict[Element, _WordRange] = {}
-        # The words of the translation that are assigned to a child.
-        taken_words: set[int] = set()
-        # `_choose_words` passes `is_strict` on to `_weight`, which applies the two rules. It needs neither if the child
-        # has all source words of the parent, and no word is taken.
-        for is_strict in (True, False):
-            unplaced_children = [child for child in largest_first if child not in words_of_children]
-            for child in unplaced_children:
-                # `_choose_words` reads `taken_words`, and its result includes none of them. It does not change the set,
-                # so the new words must be added below.
-                words_of_child = self._choose_words(child, parent, taken_words, is_strict)
-                if words_of_child.is_empty:
-                    # No word fits. After the strict pass, the child gets a second chance.
-                    continue
+        for child in children:
+            words_of_child = self._choose_words(child, parent, taken_words, is_strict)
+            if not words_of_child.is_empty:
                 words_of_children[child] = words_of_child
-                taken_words.update(range(words_of_child.start, words_of_child.end))
+                taken_words |= _collect_words([words_of_child])
         return words_of_children
 
     def _choose_words(
@@ -282,65 +301,57 @@ class TagPlacement:
     def _find_best_range(
         self, source_words: range, allowed_words: _WordRange, taken_words: set[int], is_strict: bool
     ) -> _WordRange:
-        """Return the range of translated words that fits an element best; an empty range if no words fit.
-
-        This is the range in which the words have the largest sum of weights.
+        """Return the range of translated words with the largest sum of weights; an empty range if no words fit.
 
         Args:
-            source_words: the source words of the element.
-            allowed_words: the words of the translation that the element may enclose.
+            source_words: the source words of an element.
+            allowed_words: the words of the translation that it may enclose.
             taken_words: the words that other elements enclose. The range does not extend across them.
             is_strict: see `_weight`.
         """
-        linked_words: list[int] = []
-        for source_word in source_words:
-            linked_words += self._linked_words_in(allowed_words, source_word)
+        linked_words = self._words_linked_with(source_words, allowed_words)
         if not linked_words:
             return _WordRange(0, 0)
 
-        # The best range starts and ends between these words, because all words outside of them have negative weights.
+        # All words outside of these have negative weights, so the best range starts and ends between them.
         first_word = min(linked_words)
         last_word = max(linked_words)
-        # The weight of each word from the first to the last one; the index 0 is the first word.
         weights: list[float] = []
         for word in range(first_word, last_word + 1):
-            if word in taken_words:
-                # A range with this word has the sum minus infinity, so it is never the best one.
-                weights.append(-math.inf)
-            else:
-                weights.append(self._weight(word, source_words, is_strict))
-        heaviest = _find_heaviest_range(weights)
-        return _WordRange(first_word + heaviest.start, first_word + heaviest.stop)
+            weight = self._weight_unless_taken(word, source_words, taken_words, is_strict)
+            weights.append(weight)
+        # The index 0 of the weights is the first word.
+        heaviest_indices = _find_heaviest_range(weights)
+        return _WordRange(first_word + heaviest_indices.start, first_word + heaviest_indices.stop)
+
+    def _words_linked_with(self, source_words: range, allowed_words: _WordRange) -> list[int]:
+        """Return the allowed words of the translation that are linked with any of the source words."""
+        linked_words: list[int] = []
+        for source_word in source_words:
+            linked_words += self._linked_words_in(allowed_words, source_word)
+        return linked_words
+
+    def _weight_unless_taken(self, word: int, source_words: range, taken_words: set[int], is_strict: bool) -> float:
+        """Return the weight of a word; minus infinity if it is taken, so that no range across it is the best one."""
+        if word in taken_words:
+            return -math.inf
+        return self._weight(word, source_words, is_strict)
 
     def _weight(self, word: int, source_words: range, is_strict: bool) -> float:
         """Return a weight from -1 to 1 that measures how strongly a word of the translation belongs to an element.
 
-        The weight depends on how many links of the word lead to source words inside and outside the element. For
-        example, a word with two links into the element and one link to a word outside has the weight 1/3 if
-        `is_strict`, and 2/3 otherwise. A word without links has a small negative weight, and a word whose links all
-        lead outside has the weight -1.
-
         Args:
             word: the word of the translation.
             source_words: the source words of the element.
-            is_strict: True if links to words outside the element reduce the weight, so that a word with mostly such
-                links is left to a different element. If False, a single link into the element makes the weight
-                positive.
+            is_strict: True if links to words outside the element reduce the weight. If False, a single link into the
+                element makes it positive.
         """
         linked_sources = self._words.linked_sources[word]
         if not linked_sources:
             return _WEIGHT_OF_UNLINKED_WORD
-        num_links = len(linked_sources)
         links_inside = len([source_word for source_word in linked_sources if source_word in source_words])
-        links_outside = num_links - links_inside
-        if links_inside == 0:
-            return _WEIGHT_OF_OTHER_WORD
-        if not is_strict:
-            return links_inside / num_links
-        if links_inside == links_outside:
-            # The result of the last line would be 0, but a tie counts slightly in favor of the element.
-            return _WEIGHT_OF_TIED_WORD
-        return (links_inside - links_outside) / num_links
+        links_outside = len(linked_sources) - links_inside
+        return _weigh_links(links_inside, links_outside, is_strict)
 
     def _linked_words_in(self, words: _WordRange, source_word: int) -> list[int]:
         """Return the translated words that are linked with a source word and are in the given range, in order."""
@@ -350,42 +361,43 @@ class TagPlacement:
         """Find the place of an element without words, and return the index of the translated word after this place.
 
         The place is either before the translation of the word that follows the element in the source, or after the
-        translation of the word that precedes the element. Without words before the element in the parent, it is the
-        start of the parent. Without words after it, or without linked words, it is the end of the parent.
+        translation of the word that precedes it. Without words before the element in the parent, it is the start of
+        the parent. Without words after it, or without linked words, it is the end of the parent.
         """
-        # The source words inside the parent are divided into those before and those after the element. For example, if
-        # the parent has the words 2 to 5, and the word 4 follows the element, these are range(2, 4) and range(4, 6).
-        source_words = self._source_words_of(parent.element)
-        next_word = self._words.first_source_word_from(element.start)
-        # In the example, `next_word` is 4. If the element is at the end of the parent, `next_word` is 6 or more, so the
-        # border is clipped to 6, the end of the parent's words. Then no words are after the element.
-        border = min(max(next_word, source_words.start), source_words.stop)
-        words_before = range(source_words.start, border)
-        words_after = range(border, source_words.stop)
-        # From here on, a place is the index of the word of the translation that follows it: the place 7 is between the
-        # words 6 and 7.
-        if not words_before:
+        divided = self._divide_source_words(parent.element, element.start)
+        if not divided.before:
             return parent.words.start
-        if not words_after:
+        if not divided.after:
             return parent.words.end
 
-        # Each of these places is None if no near source word on its side is linked. For example, if the source word 4
-        # is linked with the word 7 of the translation, the first place is 7, directly before this word. If the source
-        # word 3 is linked with the word 2, the second place is 3, directly after this word.
-        place_before_following_word = self._place_before_following_word(words_after, parent.words)
-        place_after_preceding_word = self._place_after_preceding_word(words_before, parent.words)
-        # A footnote mark belongs to the word before it. Punctuation after an element does not show where the element
-        # belongs, because punctuation can follow any word. In all other cases, the following word decides, if it is
-        # linked.
-        prefers_preceding_word = element.follows_word or self._is_source_punctuation(words_after[0])
-        if prefers_preceding_word:
-            places = (place_after_preceding_word, place_before_following_word)
+        # Each of these places is None if no near source word on its side is linked.
+        place_before_following_word = self._place_before_following_word(divided.after, parent.words)
+        place_after_preceding_word = self._place_after_preceding_word(divided.before, parent.words)
+        following_word = divided.after[0]
+        if self._belongs_to_preceding_word(element, following_word):
+            places = [place_after_preceding_word, place_before_following_word]
         else:
-            places = (place_before_following_word, place_after_preceding_word)
-        for place in places:
-            if place is not None:
-                return place
-        return parent.words.end
+            places = [place_before_following_word, place_after_preceding_word]
+        return _choose_first_place(places, otherwise=parent.words.end)
+
+    def _divide_source_words(self, parent: Element, position: int) -> _DividedWords:
+        """Divide the source words of an element into those before and those after a position of the source.
+
+        For example, if the parent has the words 2 to 5, and the word 4 follows the position, the words before it are
+        range(2, 4), and the words after it are range(4, 6).
+        """
+        source_words = self._source_words_of(parent)
+        next_word = self._words.first_source_word_from(position)
+        # At the end of the parent, the next word is outside of it, so the border is the end of the parent's words.
+        border = min(max(next_word, source_words.start), source_words.stop)
+        return _DividedWords(before=range(source_words.start, border), after=range(border, source_words.stop))
+
+    def _belongs_to_preceding_word(self, element: Element, following_word: int) -> bool:
+        """Return True if the word before an element shows its place better than the source word that follows it.
+
+        A footnote mark belongs to the word before it. Punctuation can follow any word, so it does not show a place.
+        """
+        return element.follows_word or self._is_source_punctuation(following_word)
 
     def _is_source_punctuation(self, source_word: int) -> bool:
         """Return True if a word of the source consists only of punctuation."""
@@ -452,27 +464,45 @@ class TagPlacement:
     def _without_outer_punctuation(self, placed: _PlacedElement) -> CharacterRange:
         """Return the characters of an element's words, without punctuation that is outside the element in the source.
 
-        For example, if "(<b>one</b>)" is translated as "(eins)", the brackets stay outside `<b>`.
+        For example, if "(<b>one</b>)" is translated as "(eins)", the brackets stay outside `<b>`. A mark with which the
+        element itself starts or ends in the source stays inside, as the inner brackets of "(<b>(one)</b>)" do.
         """
-        first_word = self._words.target_words[placed.words.start]
-        last_word = self._words.target_words[placed.words.end - 1]
-        start = first_word.start
-        end = last_word.end
         element = placed.element
-        source_text = self._source[element.start : element.end]
-        # If there is punctuation outside the start of the element in the source, punctuation at the start of the
-        # translated words is moved outside, too. The same applies to the end. However, a mark with which the element
-        # itself starts or ends in the source stays inside, as the inner brackets of "(<b>(one)</b>)" do. At most, the
-        # range shrinks to one character.
+        characters = self._characters_of_words(placed.words)
         if self._follows_punctuation_in_source(element):
-            first_character = source_text[:1]
-            while end - start > 1 and self._is_punctuation_except(first_character, start):
-                start += 1
+            characters = self._without_punctuation_at_start(characters, element)
         if self._precedes_punctuation_in_source(element):
-            last_character = source_text[-1:]
-            while end - start > 1 and self._is_punctuation_except(last_character, end - 1):
-                end -= 1
-        return CharacterRange(start, end)
+            characters = self._without_punctuation_at_end(characters, element)
+        return characters
+
+    def _characters_of_words(self, words: _WordRange) -> CharacterRange:
+        """Return the characters from the first to the last word of a range of translated words, which is not empty."""
+        first_word = self._words.target_words[words.start]
+        last_word = self._words.target_words[words.end - 1]
+        return CharacterRange(first_word.start, last_word.end)
+
+    def _without_punctuation_at_start(self, characters: CharacterRange, element: Element) -> CharacterRange:
+        """Return a range of the translation without punctuation at its start. At least one character remains.
+
+        A mark that is equal to the first character of the element in the source is not removed.
+        """
+        first_in_source = self._source[element.start : element.end][:1]
+        start = characters.start
+        last_character = characters.end - 1
+        while start < last_character and self._is_punctuation_except(first_in_source, start):
+            start += 1
+        return CharacterRange(start, characters.end)
+
+    def _without_punctuation_at_end(self, characters: CharacterRange, element: Element) -> CharacterRange:
+        """Return a range of the translation without punctuation at its end. At least one character remains.
+
+        A mark that is equal to the last character of the element in the source is not removed.
+        """
+        last_in_source = self._source[element.start : element.end][-1:]
+        last_character = characters.end - 1
+        while last_character > characters.start and self._is_punctuation_except(last_in_source, last_character):
+            last_character -= 1
+        return CharacterRange(characters.start, last_character + 1)
 
     def _follows_punctuation_in_source(self, element: Element) -> bool:
         """Return True if punctuation directly precedes an element in the source, without white space in between."""
@@ -500,20 +530,69 @@ class TagPlacement:
         """
         if word < 0:
             return 0
-        word_range = self._words.target_words[word]
-        position = word_range.end
+        characters = self._words.target_words[word]
+        if self._precedes_final_punctuation(element):
+            return self._find_final_punctuation(characters)
+        return characters.end
+
+    def _precedes_final_punctuation(self, element: Element) -> bool:
+        """Return True if an element belongs before the punctuation of a word, as in "word<sup>[1]</sup>.".
+
+        In "word.<sup>[1]</sup>", it stays after the punctuation.
+        """
         if not element.follows_word:
-            return position
+            return False
         follows_punctuation = element.start > 0 and _is_punctuation(self._source[element.start - 1])
-        if follows_punctuation:
-            # As in "word.<sup>[1]</sup>", the element stays after the punctuation with which the word ends.
-            return position
-        # As in "word<sup>[1]</sup>.", the element is moved before the punctuation with which the translated word ends.
-        # At least one character of the word stays before the element.
-        first_allowed_position = word_range.start + 1
+        return not follows_punctuation
+
+    def _find_final_punctuation(self, word: CharacterRange) -> int:
+        """Return the position at which the punctuation at the end of a translated word starts.
+
+        At least one character of the word is before this position.
+        """
+        position = word.end
+        first_allowed_position = word.start + 1
         while position > first_allowed_position and _is_punctuation(self._target[position - 1]):
             position -= 1
         return position
+
+
+def _enclose_in_tags(element: Element, content: list[Token]) -> list[Token]:
+    """Return some content between the start tag and the end tag of an element."""
+    return [Tag(element, is_opening=True), *content, Tag(element, is_opening=False)]
+
+
+def _collect_words(ranges: Sequence[_WordRange]) -> set[int]:
+    """Return the indices of all words in the given ranges."""
+    words: set[int] = set()
+    for word_range in ranges:
+        words.update(range(word_range.start, word_range.end))
+    return words
+
+
+def _choose_first_place(places: Sequence[int | None], otherwise: int) -> int:
+    """Return the first place that is not None, or `otherwise` if all of them are None."""
+    for place in places:
+        if place is not None:
+            return place
+    return otherwise
+
+
+def _weigh_links(links_inside: int, links_outside: int, is_strict: bool) -> float:
+    """Return the weight of a word with so many links to source words inside and outside of an element.
+
+    For example, two links inside and one outside give the weight 1/3 if `is_strict` (see `TagPlacement._weight`), and
+    2/3 otherwise. The word must have at least one link.
+    """
+    num_links = links_inside + links_outside
+    if links_inside == 0:
+        return _WEIGHT_OF_OTHER_WORD
+    if not is_strict:
+        return links_inside / num_links
+    if links_inside == links_outside:
+        # A tie counts slightly in favor of the element.
+        return _WEIGHT_OF_TIED_WORD
+    return (links_inside - links_outside) / num_links
 
 
 def _find_heaviest_range(weights: Sequence[float]) -> range:
@@ -529,7 +608,7 @@ def _find_heaviest_range(weights: Sequence[float]) -> range:
     sum_from_start = 0.0
     for index, weight in enumerate(weights):
         if sum_from_start <= 0:
-            # The indices before this one do not increase the sum, so the current range starts anew.
+            # The earlier indices do not increase the sum, so the current range starts anew.
             start = index
             sum_from_start = 0.0
         sum_from_start += weight
@@ -546,18 +625,23 @@ def _move_outside(occupied: list[_WordRange], place: int) -> int:
     For example, if the words 2 to 5 are occupied, the place 3 becomes 2, and the place 6 stays unchanged. The ranges
     must be sorted and must not overlap.
     """
-    # The number of ranges that start before the place. Only the last of them can contain the place.
-    ranges_before = bisect_left(occupied, place, key=lambda word_range: word_range.start)
-    if ranges_before == 0:
+    num_ranges_before = bisect_left(occupied, place, key=lambda word_range: word_range.start)
+    if num_ranges_before == 0:
         return place
-    last_range_before = occupied[ranges_before - 1]
+    # Only the last range that starts before the place can contain it.
+    last_range_before = occupied[num_ranges_before - 1]
     if place >= last_range_before.end:
         return place
-    distance_to_start = place - last_range_before.start
-    distance_to_end = last_range_before.end - place
+    return _find_nearer_end(last_range_before, place)
+
+
+def _find_nearer_end(words: _WordRange, place: int) -> int:
+    """Return the start or the end of a range, whichever is nearer to a place inside the range; the end if both are."""
+    distance_to_start = place - words.start
+    distance_to_end = words.end - place
     if distance_to_start < distance_to_end:
-        return last_range_before.start
-    return last_range_before.end
+        return words.start
+    return words.end
 
 
 def _is_punctuation(text: str) -> bool:

@@ -221,33 +221,32 @@ class _Gap:
 
     @property
     def space_for_model(self) -> str:
-        """The white space between the gap's two words in the text that the model sees.
+        """The white space between the gap's two words in the text that the model sees, without protected elements.
 
-        This text does not contain the protected elements between the words. For example, "press <kbd>k</kbd> now"
-        becomes "press now" with one space. The result is empty at the start and at the end of the text.
+        For example, "press <kbd>k</kbd> now" becomes "press now" with one space. The result is empty at the start and
+        at the end of the text.
         """
-        # A joint is the white space and tags between two neighbors: words, protected elements, or ends of the text. In
-        # the example, the first joint is the space between "press" and `<kbd>`, and the last joint is the space between
-        # `<kbd>` and "now". Without elements between the words, the first joint is also the last one.
-        first_joint = self.joints[0]
-        last_joint = self.joints[-1]
-        if first_joint.is_at_start or last_joint.is_at_end:
-            # The text that the model sees has no white space at its ends.
+        if self.joints[0].is_at_start or self.joints[-1].is_at_end:
             return ""
         if not self.elements:
-            # The white space of the source is kept.
-            return first_joint.space
+            # The only joint has the white space of the source.
+            return self.joints[0].space
+        if self._needs_no_space:
+            return ""
+        return " "
 
-        # With elements between the words, the result is one space, except in these three cases.
+    @property
+    def _needs_no_space(self) -> bool:
+        """True if the words around the protected elements follow each other directly when the elements are removed."""
+        first_joint = self.joints[0]
+        last_joint = self.joints[-1]
         # No white space separates the words, so "one<wbr>two" becomes "onetwo".
         nothing_separates_words = not self.all_space and not self.has_space_in_elements
         # Punctuation directly follows an element, so "press <kbd>k</kbd>, then" becomes "press, then".
         ends_with_punctuation = last_joint.precedes_closing_punctuation and not last_joint.space
         # An element directly follows a bracket, so "(<kbd>k</kbd> now)" becomes "(now)".
         starts_with_bracket = first_joint.follows_opening_punctuation and not first_joint.space
-        if nothing_separates_words or ends_with_punctuation or starts_with_bracket:
-            return ""
-        return " "
+        return nothing_separates_words or ends_with_punctuation or starts_with_bracket
 
 
 class SpacedText:
@@ -312,27 +311,21 @@ class SpacedText:
         This is the case if there is less space before the element than after it. For example, the footnote mark in
         "a word<sup>[1]</sup> here" belongs to "word".
 
-        If the neighbor before the element is a protected element, this also requires that its own attribute
-        `follows_word` is True. The constructor sets this attribute of all elements in order, so it is already set.
+        The method reads the attribute `follows_word` of a protected element directly before this one, so it must be
+        called for the elements in order.
         """
-        # The white space between the element and the word or element before it, and the one after it.
         joint_before = self._source_joint_before[element]
         joint_after = self._source_joint_after[element]
-        if joint_before.is_at_start:
-            # There is no word before the element.
+        is_closer_to_text_before = joint_before.closeness > joint_after.closeness
+        if joint_before.is_at_start or not is_closer_to_text_before:
             return False
-        # The closeness is 2 without any space, 1 with only no-break spaces, and 0 with ordinary spaces. In the example,
-        # it is 2 before the footnote mark and 0 after it.
-        if joint_before.closeness <= joint_after.closeness:
-            # The element is at least as close to what follows it.
-            return False
-        # Below, there is no ordinary space before the element: either a no-break space, or no space.
+        # From here on, there is no ordinary space before the element: either a no-break space, or no space.
         preceding_element = joint_before.element_before
         if preceding_element is not None:
             # Two adjacent protected elements, such as "[1][2]" after a word, belong to the same word, or both to none.
             return preceding_element.follows_word
         if joint_before.space:
-            # This is a no-break space, which connects the element with whatever precedes it.
+            # A no-break space connects the element with whatever precedes it.
             return True
         return _can_have_suffix(joint_before.character_before)
 
@@ -379,37 +372,40 @@ class SpacedText:
         return written
 
     def _choose_spaces(self, gap: _Gap) -> list[str]:
-        """Return the white space around the protected elements between two words of the translation.
+        """Return the white space for each joint of a gap of the translation.
 
-        The result has one string for each joint of the gap. The gap is between two words, and its joints are before,
-        between, and after its protected elements. The model does not see these elements, so its translation contains
-        only the space between the two words. For example, if "k" in "press k now" is protected, the model translates
-        "press now". The spaces around "k" come from the source.
+        The model does not see the protected elements of the gap, so its translation contains only the space between
+        the two words around the gap. The spaces beside the elements come from the source.
         """
-        # The space between the two words that the model has written. The gap contains no other white space yet.
+        # The gap contains no other white space yet.
         word_space = gap.all_space
         if not gap.elements:
-            # The only joint is between the two words.
             return [word_space]
 
-        first_element = gap.elements[0]
-        last_element = gap.elements[-1]
-        spaces = [self._choose_space_before(first_element, gap.joints[0], word_space)]
+        spaces = self._choose_spaces_beside_elements(gap, word_space)
+        words_are_separated = any(spaces) or gap.has_space_in_elements
+        if words_are_separated or not word_space:
+            return spaces
+        # All spaces are empty, but the space that the model has written between the words must not be lost.
+        if self._belongs_to_word_before(gap.elements[0]):
+            return [*spaces[:-1], word_space]
+        return [word_space, *spaces[1:]]
+
+    def _choose_spaces_beside_elements(self, gap: _Gap, word_space: str) -> list[str]:
+        """Return the white space before, between, and after the protected elements of a gap of the translation.
+
+        `word_space` is the white space that the model has written between the words before and after the gap.
+        """
+        spaces = [self._choose_space_before(gap.elements[0], gap.joints[0], word_space)]
         for element_before, element_after in pairwise(gap.elements):
             spaces.append(self._space_between(element_before, element_after))
-        spaces.append(self._choose_space_after(last_element, gap.joints[-1], word_space))
-
-        words_are_separated = any(spaces) or gap.has_space_in_elements
-        if word_space and not words_are_separated:
-            # The model has written a space between the words, so it must not be lost. It is placed after the elements
-            # if they belong to the word before them in the source, as a footnote mark does, and otherwise before them.
-            character_before_in_source = self._source_joint_before[first_element].character_before
-            belong_to_word_before = _can_have_suffix(character_before_in_source)
-            if belong_to_word_before:
-                spaces[-1] = word_space
-            else:
-                spaces[0] = word_space
+        spaces.append(self._choose_space_after(gap.elements[-1], gap.joints[-1], word_space))
         return spaces
+
+    def _belongs_to_word_before(self, element: Element) -> bool:
+        """Return True if an element follows a word in the source to which it may belong, as a footnote mark does."""
+        character_before = self._source_joint_before[element].character_before
+        return _can_have_suffix(character_before)
 
     def _choose_space_before(self, element: Element, joint: _Joint, word_space: str) -> str:
         """Return the white space between a protected element and the word or end of the text before it.
@@ -499,41 +495,35 @@ def _choose_space_beside(
 ) -> str:
     """Return the white space of the translation between a protected element and its neighbor on one side.
 
-    The space is the same as in the source, unless the element has a different neighbor there. The rules are the same
-    for the neighbor before the element and for the neighbor after it; both neighbors are on the same side.
-
     In the comments, the element is "k", and an arrow leads from the source to the translation.
 
     Args:
         element: the protected element.
-        neighbor: what is next to the element in the translation: a word, or an end of the text.
+        neighbor: what is next to the element in the translation.
         source_neighbor: what is next to the element on the same side in the source.
         source_space: the white space on this side of the element in the source.
         word_space: the white space that the model has written between the words before and after the element.
     """
-    # First, the neighbor in the translation is an end of the text.
+    both_are_text_ends = neighbor.is_text_end and source_neighbor.is_text_end
+    both_are_attached_punctuation = neighbor.is_attached_punctuation and source_neighbor.is_attached_punctuation
+    if both_are_text_ends or both_are_attached_punctuation:
+        return source_space
     if neighbor.is_text_end:
-        if source_neighbor.is_text_end:
-            return source_space
-        # Before the element: "press k" -> "k drücken". The translation starts without a space.
+        # "press k" -> "k drücken": the translation starts without a space.
         return ""
-
-    # Second, the neighbor in the translation is punctuation that usually has no space between it and the element.
     if neighbor.is_attached_punctuation:
-        if source_neighbor.is_attached_punctuation:
-            return source_space
-        # Before the element: "press k" -> "(k drücken)". The model has written no space after the bracket.
+        # "press k" -> "(k drücken)": the model has written no space after the bracket.
         return word_space
 
-    # Otherwise, the neighbor in the translation is a word.
+    # From here on, the neighbor in the translation is a word.
     if source_space:
-        # Before the element: "press k" -> "Taste k". The space of the source is kept.
+        # "press k" -> "Taste k"
         return source_space
     if source_neighbor.continues_in_element:
-        # After the element: "many ks" -> "viele ks". The element and the "s" are not separated in the source either.
+        # "many ks" -> "viele ks": the element and the "s" are not separated in the source either.
         return ""
-    # Before the element: "k now" -> "jetzt k". The element has no word before it in the source, so it had no space.
     if _needs_space(element, neighbor.character, word_space):
+        # "k now" -> "jetzt k": the element has no word before it in the source, so it had no space.
         return " "
     return ""
 
@@ -572,21 +562,25 @@ def _divide_tokens(tokens: Sequence[Token]) -> list[_Gap]:
         current_gap = gaps[-1]
         if isinstance(token, Tag):
             current_gap.add_tag(token)
-            continue
-        if isinstance(token, Element):
+        elif isinstance(token, Element):
             current_gap.add_element(token)
-            continue
-        # The token is a string.
-        word = token.strip()
-        if not word:
+        elif not token.strip():
             # The string is empty or only white space.
             current_gap.add_space(token)
-            continue
-        # The word ends the current gap and starts the next one. White space around it belongs to these gaps.
-        space_before, _, space_after = token.partition(word)
-        current_gap.add_space(space_before)
-        current_gap.end_before(word)
-        next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
-        next_gap.add_space(space_after)
-        gaps.append(next_gap)
+        else:
+            gaps.append(_end_gap(current_gap, token))
     return gaps
+
+
+def _end_gap(gap: _Gap, text: str) -> _Gap:
+    """End a gap with the word in a text, and return the gap after this word.
+
+    White space around the word is added to the two gaps.
+    """
+    word = text.strip()
+    space_before, _, space_after = text.partition(word)
+    gap.add_space(space_before)
+    gap.end_before(word)
+    next_gap = _Gap(joints=[_Joint(character_before=word[-1])])
+    next_gap.add_space(space_after)
+    return next_gap

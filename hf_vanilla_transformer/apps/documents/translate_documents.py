@@ -169,28 +169,32 @@ def _assemble_documents(documents: list[Document], translations_of_texts: list[T
 
 
 def _translate_document(document: Document, translations: list[Translation]) -> Translation:
-    """Assemble the translation of a document, and its alternatives, from the translations of its texts.
-
-    The n-th alternative of the document contains the n-th alternative of each text. A text with fewer alternatives
-    contributes its last one.
-    """
+    """Assemble the translation of a document, and its alternatives, from the translations of its texts."""
     _check_alignments(document, translations)
     # For each text, its best translation and the alternatives to it.
     hypotheses_of_texts = [[translation, *translation.alternatives] for translation in translations]
     # A document without texts has one translation, which is the document itself.
-    number_of_documents = max(map(len, hypotheses_of_texts), default=1)
+    num_hypotheses = max(map(len, hypotheses_of_texts), default=1)
     translated_documents: list[Translation] = []
-    for rank in range(number_of_documents):
-        chosen_hypotheses: list[Translation] = []
-        for hypotheses in hypotheses_of_texts:
-            last_rank = len(hypotheses) - 1
-            hypothesis = hypotheses[min(rank, last_rank)]
-            # The alternatives of the document are added at the end, so those of its texts are not needed here.
-            chosen_hypotheses.append(hypothesis._replace(alternatives=()))
+    for rank in range(num_hypotheses):
+        chosen_hypotheses = _choose_hypotheses(hypotheses_of_texts, rank)
         translated_documents.append(_write_document(document, chosen_hypotheses))
     best_document = translated_documents[0]
     alternatives = tuple(translated_documents[1:])
     return best_document._replace(alternatives=alternatives)
+
+
+def _choose_hypotheses(hypotheses_of_texts: list[list[Translation]], rank: int) -> list[Translation]:
+    """Return the hypothesis of each text with the given rank, without its alternatives.
+
+    A text with fewer hypotheses contributes its last one.
+    """
+    chosen_hypotheses: list[Translation] = []
+    for hypotheses in hypotheses_of_texts:
+        last_rank = len(hypotheses) - 1
+        hypothesis = hypotheses[min(rank, last_rank)]
+        chosen_hypotheses.append(hypothesis._replace(alternatives=()))
+    return chosen_hypotheses
 
 
 def _check_alignments(document: Document, translations: list[Translation]) -> None:
