@@ -252,11 +252,9 @@ class _InlineRun:
         stripped = _strip_space(read_elements(nodes))
         self._space_before = stripped.space_before
         self._space_after = stripped.space_after
-        # The strings and elements of the run.
         self._content = stripped.content
-        # The constructor of `SpacedText` changes the elements in `self._content`: it sets their attributes `start`,
-        # `end` and `follows_word`. `store_translation` reads them later, directly and through `TagPlacement`. `start`
-        # and `end` are positions in `self.text`.
+        # This sets the attributes `start`, `end` and `follows_word` of the elements in `self._content`.
+        # `store_translation` reads them later. `start` and `end` are positions in `self.text`.
         self._spaced_text = SpacedText(list(iterate_tokens(self._content)))
         self.text = self._spaced_text.text
         # The strings, tags, and protected elements of the translation, which `store_translation` sets.

@@ -27,8 +27,6 @@ _QUOTED_CHARACTERS = 60
 # "start" and "end" are tags. "other" is a comment or a processing instruction. "cdata" is the start or the end of a
 # CDATA section, which is recorded because it marks the end of the event before it.
 _EventType = Literal["start", "end", "text", "cdata", "other"]
-
-
 # The attributes of an event that is no start tag.
 _NO_ATTRIBUTES: Mapping[str, str | None] = {}
 

@@ -106,7 +106,6 @@ def translate_documents(
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     if copy_letterless is None:
         copy_letterless = copies_letterless(tokenizer, otherwise=True)
-    # The aligner links the words of each text with those of its translation, so that the tags can be placed.
     translator = TextTranslator(
         inference,
         generate_kwargs,
@@ -115,20 +114,26 @@ def translate_documents(
         split_sentences=split_sentences,
         copy_letterless=copy_letterless,
     )
-    codes = inference.codes()
-    parsed_documents: list[Document] = []
-    # The texts of all documents, one document after the other.
-    sources: list[Source] = []
-    for markup in check_strings("documents", documents):
-        document, sources_of_document = read_document(format, markup, codes)
-        parsed_documents.append(document)
-        sources += sources_of_document
-    # All texts are translated together, so that texts from different documents share batches.
+    parsed_documents, sources = _read_documents(format, documents, inference.codes())
     translations_of_texts = translator.translate_texts(sources)
     translations = _assemble_documents(parsed_documents, translations_of_texts)
     if DetailLevel.from_argument(return_details) is DetailLevel.TEXT:
         return [translation.text for translation in translations]
     return translations
+
+
+def _read_documents(format: str, documents: Iterable[str], codes: TargetCodes) -> tuple[list[Document], list[Source]]:
+    """Parse documents, and return them and their texts, one document after the other.
+
+    The texts of all documents are in one list, so that texts from different documents share batches.
+    """
+    parsed_documents: list[Document] = []
+    sources: list[Source] = []
+    for markup in check_strings("documents", documents):
+        document, sources_of_document = read_document(format, markup, codes)
+        parsed_documents.append(document)
+        sources += sources_of_document
+    return parsed_documents, sources
 
 
 def read_document(format: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:

@@ -22,7 +22,7 @@ hypotheses (running ones or candidates), and next_tokens (tokens that might foll
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -330,19 +330,11 @@ class PhraseStates:
         return needed[:, :, 0]
 
     def needed_after_tracked_tokens(self, states: States) -> torch.Tensor:
-        """Return how many tokens each hypothesis will need after each tracked token; see [`needed`].
+        """Return how many tokens each hypothesis will need after each tracked token, `(active, hypotheses, tracked)`.
 
-        The result has shape `(active, hypotheses, tracked)`. For each tracked token, it is the same as [`follow`] with
-        this token and then [`needed`], and must stay so. However, all tracked tokens are computed at once. Each
-        position is compared only with its own token, because no other token can match it.
-
-        The last axis changes twice. The letters are compared for each tracked token, so their flags have the axis
-        tracked. `at_positions` looks up these flags for the token of each position, so they then have the axis
-        positions. At the end, `_update_counts` and `_count_needed` combine the positions of each tracked token, so
-        their results have the axis tracked again.
-
-        Tracked tokens are the tokens of the sentence's phrases, and EOS. [`needed_after_other_tokens`] computes the
-        same for all other tokens.
+        For each tracked token, the result is the same as [`follow`] with this token and then [`needed`], and must stay
+        so. However, all tracked tokens are computed at once. Each position is compared only with its own token, because
+        no other token can match it. [`needed_after_other_tokens`] computes the same for all other tokens.
         """
         # Padding becomes the token 0, because tokens are used as indices. The results for padding are never used.
         tracked_tokens = self._tables.tracked_tokens.clamp(min=0)  # (active, 1, tracked)
@@ -352,9 +344,7 @@ class PhraseStates:
         groups = self._groups_by_tracked_token
         # If letters meet, the next token continues a word, so no phrase may begin with it.
         letters_meet_at_positions = groups.at_positions(continuations.letters_meet)  # (active, hypotheses, positions)
-        # The next token of a position is its own token, so the position is matched whenever it may be matched. In
-        # `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared, so it
-        # is excluded.
+        # In `follow`, padding is never matched because it differs from the next token. Here, no tokens are compared.
         is_padding = self._tables.token_of_position == _NO_TOKEN  # (active, 1, positions)
         matched = self._may_match(states, letters_meet_at_positions) & ~is_padding  # (active, hypotheses, positions)
 
@@ -458,10 +448,6 @@ class PhraseStates:
     ) -> _PhraseCounts:
         """Return how often phrases must still occur after each possible next token.
 
-        In the result, `missing` counts how many more times a phrase must occur, and `revocable` counts its occurrences
-        that would no longer count if a letter followed after the next token. Both have the shape `(active, hypotheses,
-        next_tokens, phrases)`.
-
         Args:
             states (`States`): the states of the hypotheses before the tokens.
             matched (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether each position is matched by
@@ -475,10 +461,9 @@ class PhraseStates:
         hypothesis_ends_in_letter = continuations.hypothesis_ends_in_letter[:, :, :, None]
         # The counts before the tokens are the same for all next tokens: each (active, hypotheses, 1, phrases).
         counts_before = states.counts
-
         # A phrase occurs if the last position of one of its alternatives is matched. `is_last` is False for padding.
         ends_alternative = matched & self._tables.is_last  # (active, hypotheses, positions)
-        new_occurrences = groups.any_in_group(ends_alternative).long()  # (active, hypotheses, next_tokens, phrases)
+        new_occurrences = groups.any_in_group(ends_alternative).long()
 
         # All tensors below have shape (active, hypotheses, next_tokens, phrases), because the axes of size 1 broadcast.
         # The product of a count and a flag is the count where the flag is True, and 0 elsewhere.
@@ -557,33 +542,52 @@ def _build_tables(phrases: list[Phrase], begins_with_letter: torch.Tensor, eos: 
     # Phrases with the same alternatives, in any order, are one phrase that must occur several times.
     count_of_phrase = Counter(tuple(sorted(phrase)) for phrase in phrases)
     distinct_phrases = list(count_of_phrase)
-    required_counts = list(count_of_phrase.values())
     shortest_lengths = [_shortest_length(phrase, begins_with_letter) for phrase in distinct_phrases]
-    phrase_lengths = torch.tensor(shortest_lengths, dtype=torch.long, device=device)
-
-    # Each token of each alternative is a position.
+    phrase_lengths = _make_tensor(shortest_lengths, device)
     positions = _lay_out(distinct_phrases, device)
-    num_positions = len(positions.tokens)
-    # The search considers the tokens of phrases and the EOS tokens at every step. They are called tracked tokens. For
-    # example, the tokens [7, 5, 7] of the positions and the EOS token 2 have the distinct tokens [2, 5, 7], among which
-    # they have the indices [2, 1, 2, 0].
-    all_tokens = torch.cat([positions.tokens, eos.to(device)])  # (positions + num_eos,)
-    tracked_tokens, tracked_indices = all_tokens.unique(return_inverse=True)
-    # The other indices, at the end, belong to the EOS tokens, which have no positions.
-    tracked_index_of_position = tracked_indices[:num_positions]
+    tracked = _find_tracked_tokens(positions.tokens, eos.to(device))
     return Tables(
         token_of_position=positions.tokens,
         phrase_of_position=positions.phrases,
-        tracked_index_of_position=tracked_index_of_position,
+        tracked_index_of_position=tracked.index_of_position,
         is_first=positions.num_preceding == 0,
         is_last=positions.num_following == 0,
         letter_follows=_find_following_letters(positions, begins_with_letter),
-        # How many tokens fewer a hypothesis needs for a missing phrase if it has matched the position.
         saved_tokens=_count_saved_tokens(positions, phrase_lengths),
-        tracked_tokens=tracked_tokens,
+        tracked_tokens=tracked.tokens,
         phrase_lengths=phrase_lengths,
-        required_counts=torch.tensor(required_counts, dtype=torch.long, device=device),
+        required_counts=_make_tensor(count_of_phrase.values(), device),
     )
+
+
+def _make_tensor(numbers: Iterable[int], device: torch.device) -> torch.Tensor:
+    """Return integers as a tensor of dtype long and of shape `(numbers,)`."""
+    return torch.tensor(list(numbers), dtype=torch.long, device=device)
+
+
+class _TrackedTokens(NamedTuple):
+    """The tokens that the search considers at every step: the tokens of phrases, and the EOS tokens.
+
+    Args:
+        tokens (`torch.LongTensor` of shape `(tracked,)`): the distinct tokens.
+        index_of_position (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in `tokens`.
+    """
+
+    tokens: torch.Tensor
+    index_of_position: torch.Tensor
+
+
+def _find_tracked_tokens(token_of_position: torch.Tensor, eos: torch.Tensor) -> _TrackedTokens:
+    """Find the distinct tokens among those of the positions, `(positions,)`, and the EOS tokens, `(num_eos,)`.
+
+    For example, the tokens [7, 5, 7] of the positions and the EOS token 2 have the distinct tokens [2, 5, 7], among
+    which those of the positions have the indices [2, 1, 2].
+    """
+    all_tokens = torch.cat([token_of_position, eos])
+    distinct_tokens, indices = all_tokens.unique(return_inverse=True)
+    # The other indices, at the end, belong to the EOS tokens, which have no positions.
+    num_positions = len(token_of_position)
+    return _TrackedTokens(distinct_tokens, index_of_position=indices[:num_positions])
 
 
 def _shortest_length(phrase: Phrase, begins_with_letter: torch.Tensor) -> int:
@@ -620,27 +624,26 @@ def _lay_out(phrases: list[Phrase], device: torch.device) -> _Positions:
     A Python loop over tokens is avoided, because it would take a second for many long phrases, and would block other
     threads during this time.
     """
-    # The examples in the comments are for two phrases. The first one has the alternatives [5, 6] and [7], and the
-    # second one has the alternative [5, 8].
-    alternatives: list[tuple[int, ...]] = []
-    phrase_indices: list[int] = []  # the index of each alternative's phrase: [0, 0, 1]
-    for phrase_index, phrase in enumerate(phrases):
-        alternatives.extend(phrase)
-        phrase_indices.extend([phrase_index] * len(phrase))
+    # In the example of the comments, the first phrase has the alternatives [5, 6] and [7], and the second one [5, 8].
+    alternatives = list(chain.from_iterable(phrases))
+    tokens = _make_tensor(chain.from_iterable(alternatives), device)  # [5, 6, 7, 5, 8]
 
-    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)  # [5, 6, 7, 5, 8]
-    # These three tensors have shape (alternatives,).
-    lengths = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)  # [2, 1, 2]
+    # The tensors about alternatives have shape (alternatives,).
+    phrase_of_alternative = _repeat_indices(_make_tensor(map(len, phrases), device))  # [0, 0, 1]
+    lengths = _make_tensor(map(len, alternatives), device)  # [2, 1, 2]
     starts = lengths.cumsum(0) - lengths  # [0, 2, 3]
-    phrase_of_alternative = torch.tensor(phrase_indices, dtype=torch.long, device=device)  # [0, 0, 1]
 
-    # All other tensors have shape (positions,), where each token has a position.
-    alternative_of_position = torch.arange(len(alternatives), device=device).repeat_interleave(lengths)
-    # The alternatives of the positions are [0, 0, 1, 2, 2].
+    # The tensors about positions have shape (positions,), where each token has a position.
+    alternative_of_position = _repeat_indices(lengths)  # [0, 0, 1, 2, 2]
     num_preceding = torch.arange(len(tokens), device=device) - starts[alternative_of_position]  # [0, 1, 0, 0, 1]
     num_following = lengths[alternative_of_position] - num_preceding - 1  # [1, 0, 0, 1, 0]
     phrase_of_position = phrase_of_alternative[alternative_of_position]  # [0, 0, 0, 1, 1]
     return _Positions(tokens, phrases=phrase_of_position, num_preceding=num_preceding, num_following=num_following)
+
+
+def _repeat_indices(counts: torch.Tensor) -> torch.Tensor:
+    """Repeat each index of the counts as often as its count says. For example, [2, 1, 2] gives [0, 0, 1, 2, 2]."""
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
 def _find_following_letters(positions: _Positions, begins_with_letter: torch.Tensor) -> torch.Tensor:
@@ -769,19 +772,17 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos = eos
         self._phrases = PhraseStates(phrases, letter_edges, eos)
 
-        # At first, all sentences of the batch are active, and each has a single hypothesis, its prompt. The axis of
-        # hypotheses has size 1.
+        # At first, each sentence has a single hypothesis, its prompt, so the axis of hypotheses has size 1.
         prompt_states = self._follow_prompts(prompts)
         needed_after_prompt = self._phrases.needed(prompt_states)[:, 0]  # (batch,)
         self._check_limits(needed_after_prompt)
 
         # All running hypotheses begin with the states of the prompt, which is the hypothesis with the index 0.
-        # `BeamSearch.__init__` has set `self.limits`, which has one element per sentence, (batch,).
+        # `self.limits` has one element per sentence, (batch,).
         indices_of_prompts = torch.zeros_like(self.limits)[:, None].expand(-1, num_beams)  # (batch, beams)
         self._running_states = prompt_states.take(indices_of_prompts)
-        # A bank is given by the number of tokens that its hypotheses still need for their phrases. Until the first call
-        # of `extend`, this attribute has the banks of the running hypotheses, (batch, beams). Each call of `extend`
-        # replaces them with the banks of the new candidates, (active, candidates).
+        # The banks of the running hypotheses, (batch, beams). Each call of `extend` replaces them with the banks of the
+        # new candidates, (active, candidates).
         self._banks = self._phrases.needed(self._running_states)
 
     def _follow_prompts(self, prompts: torch.Tensor) -> States:
@@ -810,10 +811,10 @@ class ConstrainedBeamSearch(BeamSearch):
             )
 
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Extend the running hypotheses by the best tokens and by all tracked tokens, and keep the best of each bank.
+        """Extend the running hypotheses by the best tokens, EOS and tokens of phrases; keep the best of each bank.
 
         The method sets `self._candidates` and `self._banks`, whose tensors have shape `(active, candidates)`, and
-        increments `self.length` by 1. Tracked tokens are the tokens of the sentence's phrases, and EOS.
+        increments `self.length` by 1.
 
         Args:
             log_probs (`torch.FloatTensor` of shape `(active * beams, vocabulary)`): the log-probabilities of the next
@@ -824,28 +825,28 @@ class ConstrainedBeamSearch(BeamSearch):
             The rows of the batch that the candidates extend, and their last tokens, both `(active, candidates)`. They
             include candidates that are not kept.
         """
-        num_active, num_beams = self._running_scores.shape
-        log_probs_by_beam = log_probs.view(num_active, num_beams, -1)  # (active, beams, vocabulary)
+        log_probs_by_beam = self._split_beams(log_probs)  # (active, beams, vocabulary)
         proposals = self._propose_tokens(log_probs_by_beam)
         scores_by_beam = self._score_proposals(proposals, log_probs_by_beam)  # (active, beams, proposals)
 
         # From here on, the proposals of all beams are candidates on one axis: (active, candidates).
         scores = scores_by_beam.flatten(1)
         tokens = proposals.tokens.flatten(1)
-        # The beam of each candidate, for example [0, 0, 0, 1, 1, 1] for 2 beams with 3 proposals each.
-        num_proposals = proposals.tokens.shape[2]
-        beams = torch.arange(num_beams, device=tokens.device).repeat_interleave(num_proposals).expand_as(tokens)
+        beams = _beams_of_candidates(proposals)
         # The bank of a candidate is the number of tokens that it still needs for its phrases.
         banks = proposals.needed.flatten(1)
-        # Candidates that are not kept stay in all tensors, but their score becomes `NO_HYPOTHESIS`. The rest of the
-        # search treats candidates with this score as nonexistent.
+        # Candidates that are not kept get the score `NO_HYPOTHESIS`. The rest of the search treats them as nonexistent.
         final_scores = self._keep_best_of_banks(scores, tokens, banks)
 
         self._candidates = Candidates(final_scores, beams, tokens)
         self._banks = banks
-        # The candidates have one token more than the running hypotheses.
         self.length += 1
         return self._rows_of(beams), tokens
+
+    def _split_beams(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """Turn the shape `(active * beams, vocabulary)` into `(active, beams, vocabulary)`."""
+        num_active, num_beams = self._running_scores.shape
+        return log_probs.view(num_active, num_beams, -1)
 
     def _score_proposals(self, proposals: _Proposals, log_probs: torch.Tensor) -> torch.Tensor:
         """Return the score of each running hypothesis after each proposed token, `(active, beams, proposals)`.
@@ -974,6 +975,17 @@ class ConstrainedBeamSearch(BeamSearch):
         self._phrases.select(remaining)
         self._running_states = self._running_states.select(remaining)
         return remaining
+
+
+def _beams_of_candidates(proposals: _Proposals) -> torch.Tensor:
+    """Return the beam of each candidate, `(active, candidates)`. The proposals of all beams are the candidates.
+
+    For example, each row is [0, 0, 0, 1, 1, 1] for 2 beams with 3 proposals each.
+    """
+    num_active, num_beams, num_proposals = proposals.tokens.shape
+    all_beams = torch.arange(num_beams, device=proposals.tokens.device)
+    beams_of_one_sentence = all_beams.repeat_interleave(num_proposals)
+    return beams_of_one_sentence.expand(num_active, -1)
 
 
 def _keep_scores(scores: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,13 @@ from itertools import chain
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from ...model.beam_search import BeamSearch
@@ -74,21 +80,20 @@ class ForcedPhrases:
                 beam search; if `letter_edges` has a different vocabulary size; if the number of phrase lists differs
                 from the number of sentences; or if the phrases of a sentence may exceed its length limit.
         """
-        model_type = model.config.model_type
-        if model_type != VanillaTransformerConfig.model_type:
-            raise InputError(f'forced phrases do not work with a model of the type "{model_type}"; leave them out.')
+        _check_model_type(model.config)
         check_is_beam_search(generation_config)
         vocab_size = model.config.vocab_size
         letter_edges = _check_letter_edges(self._letter_edges, vocab_size)
         phrases = _usable_phrases(self.phrases, vocab_size, generation_config)
+        # The model calls this with the prompts and the prepared settings.
+        new_search = partial(_new_search, phrases=phrases, letter_edges=letter_edges)
         return model._beam_search(
             input_ids,
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
             synced_gpus=synced_gpus,
-            # The model calls this with the prompts and the prepared settings.
-            new_search=partial(_new_search, phrases=phrases, letter_edges=letter_edges),
+            new_search=new_search,
             streamer=streamer,
             **model_kwargs,
         )
@@ -109,18 +114,29 @@ def _new_search(
     has_phrases = any(phrases)
     if not has_phrases:
         return new_beam_search(prompts, settings)
-    # If no token ends a hypothesis, the search still needs a tensor, so it gets an empty one.
-    eos = settings._eos_token_tensor
-    if eos is None:
-        eos = prompts.new_empty(0)
     return ConstrainedBeamSearch(
         settings.num_beams,
         phrases=phrases,
         letter_edges=letter_edges.to(prompts.device),
         prompts=prompts,
-        eos=eos,
+        eos=_eos_or_empty_tensor(settings, prompts),
         **search_options(prompts, settings),
     )
+
+
+def _eos_or_empty_tensor(settings: Any, prompts: torch.Tensor) -> torch.Tensor:
+    """Return the tokens that end a hypothesis, `(num_eos,)`; an empty tensor if there are none."""
+    eos = settings._eos_token_tensor
+    if eos is None:
+        return prompts.new_empty(0)
+    return eos
+
+
+def _check_model_type(config: PreTrainedConfig) -> None:
+    """Raise InputError unless the model is of this package, or an ensemble of such models."""
+    model_type = config.model_type
+    if model_type != VanillaTransformerConfig.model_type:
+        raise InputError(f'forced phrases do not work with a model of the type "{model_type}"; leave them out.')
 
 
 def check_is_beam_search(settings: GenerationConfig) -> None:
@@ -201,26 +217,34 @@ def _usable_phrases(phrases: list[list[Phrase]], vocab_size: int, settings: Gene
     Raises:
         ValueError: if a token id is out of range or ends a sentence, or the settings forbid all alternatives.
     """
-    # Phrases must not contain these tokens. An id is None if the model has no such token.
+    ending_tokens = _collect_ending_tokens(settings)
+    forbidden_sequences = _list_forbidden_sequences(settings)
+    usable = []
+    for phrases_of_sentence in phrases:
+        for phrase in phrases_of_sentence:
+            _check_tokens(phrase, vocab_size, ending_tokens)
+        usable.append([_without_forbidden(phrase, forbidden_sequences) for phrase in phrases_of_sentence])
+    return usable
+
+
+def _collect_ending_tokens(settings: GenerationConfig) -> set[int | None]:
+    """Return the tokens that end a sentence, and padding. An id is None if the model has no such token."""
     ending_tokens: set[int | None] = {settings.pad_token_id}
     if isinstance(settings.eos_token_id, list):
         ending_tokens.update(settings.eos_token_id)
     else:
         ending_tokens.add(settings.eos_token_id)
+    return ending_tokens
 
-    # Token sequences that no hypothesis may contain. A suppressed token is a sequence of length 1.
+
+def _list_forbidden_sequences(settings: GenerationConfig) -> list[tuple[int, ...]]:
+    """Return the token sequences that no hypothesis may contain. A suppressed token is a sequence of length 1."""
     forbidden: list[tuple[int, ...]] = []
     if settings.bad_words_ids is not None:
         forbidden.extend(tuple(tokens) for tokens in settings.bad_words_ids)
     if settings.suppress_tokens is not None:
         forbidden.extend((token,) for token in settings.suppress_tokens)
-
-    usable = []
-    for phrases_of_sentence in phrases:
-        for phrase in phrases_of_sentence:
-            _check_tokens(phrase, vocab_size, ending_tokens)
-        usable.append([_without_forbidden(phrase, forbidden) for phrase in phrases_of_sentence])
-    return usable
+    return forbidden
 
 
 def _check_tokens(phrase: Phrase, vocab_size: int, ending_tokens: set[int | None]) -> None:

@@ -226,19 +226,29 @@ def _tokenize_forms(
 
     An alternative is a list of token ids. For example, the phrase [[5, 6], [7]] has the alternatives [5, 6] and [7].
     """
-    # Forms that several terms share are tokenized once. dict.fromkeys() removes repeated forms, and keeps the order.
+    # Forms that several terms share are tokenized once.
     all_forms = chain.from_iterable(forms_of_terms.values())
-    distinct_forms = list(dict.fromkeys(all_forms))
+    distinct_forms = _remove_repetitions(all_forms)
     tokenized_forms = _tokenize_all_in_contexts(tokenizer, distinct_forms)
     alternatives_of_form = dict(zip(distinct_forms, tokenized_forms, strict=True))
 
-    phrases = {}
+    phrases: dict[str, list[list[int]]] = {}
     for term, forms in forms_of_terms.items():
-        alternatives: list[list[int]] = []
+        phrases[term] = []
         for form in forms:
-            alternatives.extend(alternatives_of_form[form])
-        phrases[term] = alternatives
+            phrases[term] += alternatives_of_form[form]
     return phrases
+
+
+def _remove_repetitions(texts: Iterable[str]) -> list[str]:
+    """Return the distinct texts in the order in which they occur first."""
+    distinct_texts: list[str] = []
+    known_texts: set[str] = set()
+    for text in texts:
+        if text not in known_texts:
+            known_texts.add(text)
+            distinct_texts.append(text)
+    return distinct_texts
 
 
 def _measure_phrase(phrase: Phrase) -> PhraseSizes:
@@ -255,7 +265,18 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
     """
     # For each context, the tokens that are removed from the beginning of a text's tokens: for "a ", the tokens of "a".
     removed_tokens = _encode_targets(tokenizer, [context.removed for context in _CONTEXTS])
+    tokens_of_texts = _encode_in_contexts(tokenizer, texts)
+    alternatives_of_texts = []
+    for text, tokens_in_contexts in zip(texts, tokens_of_texts, strict=True):
+        alternatives = _remove_contexts(tokens_in_contexts, removed_tokens, tokenizer.unk_token_id)
+        if not alternatives:
+            raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
+        alternatives_of_texts.append(alternatives)
+    return alternatives_of_texts
 
+
+def _encode_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
+    """Return the tokens of each text in each context, including the tokens of the context."""
     # All contexts of the first text, then all contexts of the second text, and so on.
     texts_in_contexts = []
     for text in texts:
@@ -264,17 +285,11 @@ def _tokenize_all_in_contexts(tokenizer: PreTrainedTokenizerBase, texts: Sequenc
             texts_in_contexts.append(context.preceding + words)
     tokens_in_contexts = _encode_targets(tokenizer, texts_in_contexts)
 
-    # With 4 contexts, for example, the items 4 to 7 belong to the second text.
     num_contexts = len(_CONTEXTS)
-    alternatives_of_texts = []
-    for index, text in enumerate(texts):
-        start = index * num_contexts
-        tokens_of_text = tokens_in_contexts[start : start + num_contexts]
-        alternatives = _remove_contexts(tokens_of_text, removed_tokens, tokenizer.unk_token_id)
-        if not alternatives:
-            raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
-        alternatives_of_texts.append(alternatives)
-    return alternatives_of_texts
+    tokens_of_texts = []
+    for start in range(0, len(tokens_in_contexts), num_contexts):
+        tokens_of_texts.append(tokens_in_contexts[start : start + num_contexts])
+    return tokens_of_texts
 
 
 def _encode_targets(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
@@ -325,18 +340,18 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     """
     # The tokens of a single letter. Each token of the vocabulary is decoded together with them.
     letter = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
-    is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
-
+    texts_of_tokens = _decode_after_letter(tokenizer, vocab_size, letter)
     # A token without text has the first and last character "", which is not a letter.
-    begins_with_letter = []
-    ends_with_letter = []
-    for text in _decode_after_letter(tokenizer, vocab_size, letter):
-        first_character = text[:1]
-        last_character = text[-1:]
-        begins_with_letter.append(is_letter(first_character) is not None)
-        ends_with_letter.append(is_letter(last_character) is not None)
+    begins_with_letter = _are_letters([text[:1] for text in texts_of_tokens])
+    ends_with_letter = _are_letters([text[-1:] for text in texts_of_tokens])
     has_no_text = _find_tokens_without_text(tokenizer, vocab_size, letter)
     return torch.tensor([begins_with_letter, ends_with_letter, has_no_text])
+
+
+def _are_letters(characters: Iterable[str]) -> list[bool]:
+    """Return True for each character that is a letter, or a part of a character that may be one."""
+    is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
+    return [is_letter(character) is not None for character in characters]
 
 
 def _decode_after_letter(tokenizer: PreTrainedTokenizerBase, vocab_size: int, letter: list[int]) -> list[str]:
@@ -396,7 +411,8 @@ def parse_terms(
         cells = [cell.strip() for cell in re.split(separator, line)]
         term = cells[0]
         forms = cells[1:]
-        if not forms or not all(cells):
+        has_empty_cell = "" in cells
+        if has_empty_cell or not forms:
             raise InputError(f"{name}, line {number}: {line!r}; write a term, {separator_name}, and its translation.")
         if term in terms:
             raise InputError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
