@@ -63,7 +63,7 @@ def tables_of_page(heading: str) -> list[list[list[str]]]:
     return [[rows[0], *rows[2:]] for rows in tables if re.fullmatch(heading, "|".join(rows[0]))]
 
 
-@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1)])
+@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1), ("intel", 2)])
 def test_the_page_has_the_committed_latencies(folder, number):
     jobs = json.loads((RESULTS / folder / "generation.json").read_text())["cells"]["jobs"]
     (_, *headings), *rows = tables_of_page(r"batch x beams\|.*")[number]
@@ -76,7 +76,7 @@ def test_the_page_has_the_committed_latencies(folder, number):
             assert cell == f"{entry['milliseconds_a_step']:.2f}{speedup}"
 
 
-@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1)])
+@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1), ("intel", 2)])
 def test_the_page_has_the_committed_speedups(folder, number):
     sizes = json.loads((RESULTS / folder / "training.json").read_text())["steps"]["sizes"]
     expected = training_report._speedups_over_the_fastest(sizes).splitlines()
