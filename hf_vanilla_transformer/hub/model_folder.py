@@ -138,7 +138,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     give_weights_the_mode_of_config(temporary)
     # This must be tested before the next step, which creates the folder.
     is_new = not folder.exists()
-    # A new folder gets the permissions that the user's umask allows, and `_rename_folder` copies them.
+    # A new folder gets the permissions that the user's umask allows. `_rename_folder` copies them to the temporary
+    # folder, to which only its owner has access.
     folder.mkdir(exist_ok=True)
     try:
         if is_new:

@@ -160,7 +160,8 @@ def push_run(
     card = run_folder / CARD
     # If the card is a link, it may belong to the Hub's cache, which must not be changed.
     if card in paths and not card.is_symlink():
-        # If the upload fails, the card stays changed. The next push replaces the same lines again.
+        # The upload reads the card, so this comes before it. If the upload fails, the card stays changed. This does no
+        # harm, because the next push replaces the same lines again.
         _load_from_hub_in_card(card, repo_id, revision)
     commit = api.upload_folder(
         repo_id=repo_id,

@@ -60,7 +60,8 @@ def whole_file(
         temporary.unlink(missing_ok=True)
         with _open_for_writing(temporary, binary) as file:
             yield file
-        # The file is closed now, so all of its content has been written.
+        # The file is closed now, so all of its content has been written. The lock is still held. If this step fails,
+        # the same happens as after an error of the caller.
         _replace_file(target, temporary, sync)
 
 

@@ -415,6 +415,7 @@ def _convert_text(argument: _Argument, text: str) -> object:
         return _parse_option(argument, option_value)
     except argparse.ArgumentError:
         # Of an argument of the type `bool | str`, the command line accepts only booleans, but Python also strings.
+        # `text` is such a string: if it had been replaced above, it would be a boolean.
         if takes_string_or_boolean:
             return text
         raise

@@ -106,7 +106,7 @@ def translate_files(documents: Sequence[DocumentFile], translate: Callable[[str,
 
 
 def _translate_file(document: DocumentFile, translate: Callable[[str, str], str]) -> str:
-    """Return the translation of a document. Raise InputError if it is not in UTF-8, or its markup cannot be parsed."""
+    """Return the translation of a document. Raise InputError if it is not in UTF-8, or cannot be translated."""
     try:
         # The codec utf-8-sig removes a byte order mark at the beginning.
         text = document.source.read_bytes().decode("utf-8-sig")

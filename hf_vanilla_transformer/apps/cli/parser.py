@@ -472,7 +472,8 @@ def _parse_values(parser: HfArgumentParser, names: Collection[str], arguments: S
 def _make_namespace(names: Sequence[str]) -> argparse.Namespace:
     """Return an object whose attributes the parser sets to the arguments on the command line.
 
-    The parser sets a default only if an attribute does not exist. So all others keep the value `_NOT_GIVEN`.
+    The parser sets a default only if an attribute does not exist. So arguments that are not on the
+    command line keep the value `_NOT_GIVEN`.
     """
     namespace = argparse.Namespace()
     for name in names:

@@ -375,7 +375,7 @@ def _translate_and_write_chunks(
     processes: Processes,
     text_args: TranslationArguments,
 ) -> int:
-    """Translate this process's share of the chunks, and write the output file.
+    """Translate this process's share of the chunks, and write the lines to the output file or to standard output.
 
     Returns the number of sentences in the chunks of all processes.
     """

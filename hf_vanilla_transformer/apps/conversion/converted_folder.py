@@ -134,7 +134,7 @@ def write_converted(
     with locked(output):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output, "the converted model")
-        # `staged` deletes the temporary folder if a check in the block fails, and otherwise renames it to `output`.
+        # If the block fails, `staged` deletes the temporary folder. Otherwise, its files get to `output`.
         with staged(output) as folder:
             _save_model_and_tokenizer(folder, model, files)
             certificate = _certify(folder, source, sentences, library)

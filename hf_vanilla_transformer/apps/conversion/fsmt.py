@@ -209,7 +209,7 @@ def convert_fsmt(
 
 
 def _rename_weights(fsmt: FSMTForConditionalGeneration) -> StateDict:
-    """Return the weights of an FSMT model under our model's names, without position tables, which it computes."""
+    """Return the weights of an FSMT model under our model's names, without position tables."""
     state = {name: weight for name, weight in fsmt.state_dict().items() if "embed_positions" not in name}
     state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
     return state

@@ -171,7 +171,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
     with locked(output_folder):
         # A different process may have written a model before this one got the lock.
         check_holds_no_model(output_folder, "the converted model")
-        # `staged` deletes the temporary folder if a check in the block fails, and otherwise renames it.
+        # If the block fails, `staged` deletes the temporary folder. Otherwise, its files get to `output_folder`.
         with staged(output_folder) as temporary_folder:
             marian.save_pretrained(temporary_folder)
             _save_tokenizer(
@@ -396,7 +396,8 @@ def from_hf_marian(
     marian = load_source(MarianMTModel, folder, input)
     model = convert_marian(marian, positions, input)
     if positions == "marian":
-        # From here on, `marian` is only compared with `model`, which has these positions, too.
+        # From here on, `marian` is only compared with `model`, which has these positions, too. This change does not
+        # affect `model`, because `convert_marian` leaves out the position tables.
         restore_positions(marian)
     source = Source(
         name=input,

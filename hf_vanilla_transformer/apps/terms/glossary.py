@@ -242,13 +242,8 @@ def _tokenize_forms(
 
 def _remove_repetitions(texts: Iterable[str]) -> list[str]:
     """Return the distinct texts in the order in which they occur first."""
-    distinct_texts: list[str] = []
-    known_texts: set[str] = set()
-    for text in texts:
-        if text not in known_texts:
-            known_texts.add(text)
-            distinct_texts.append(text)
-    return distinct_texts
+    # The keys of a dict are distinct and in the order of their insertion.
+    return list(dict.fromkeys(texts))
 
 
 def _measure_phrase(phrase: Phrase) -> PhraseSizes:

@@ -232,7 +232,7 @@ async def _translate_for_client(
 ) -> list[Translation]:
     """Translate the texts of a request, unless the client disconnects or the request times out first.
 
-    In these two cases, the translation is cancelled; see `Service.translate`.
+    In these two cases, the translation is cancelled, as the module docstring of `batcher.py` describes.
 
     Raises:
         RequestError: for the same reasons as `Service.translate`. In addition, BusyError if the request times out.

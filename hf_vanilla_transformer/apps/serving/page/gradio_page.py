@@ -177,7 +177,7 @@ def _build_details() -> _Details:
 def _connect_inputs(
     callbacks: "_PageCallbacks", inputs: "_Inputs", translation: _TranslationOutputs, details: _Details
 ) -> None:
-    """Make the page translate when users press the button, or the enter key in a text field."""
+    """Make the page translate when users press the button, or Shift+Enter in a text field."""
     # Gradio passes results by position, so this is the order of the results of `_PageCallbacks.translate`.
     outputs = [
         translation.target,
@@ -303,7 +303,8 @@ class _PageCallbacks:
 
         Gradio passes the values of the components in the order of `arguments` in [`_add_attention`].
 
-        The result is None if no sentence is chosen, if its translation is blank, or if one of both is too long to plot.
+        The result is None if no sentence is chosen, if its translation is blank, or if the sentence or its
+        translation is too long to plot.
         """
         sentence = _find_sentence(sentences, index)
         if sentence is None or is_blank(sentence.translation.text):
