@@ -159,8 +159,8 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[st
         skip: the names of rules that are not applied.
     """
     measures = _measure_texts(pairs)
-    masks_of_all_rules = _apply_rules_for_single_pairs(measures, evaluated)
-    masks = {name: mask for name, mask in masks_of_all_rules.items() if name not in skip}
+    masks_of_earlier_rules = _apply_earlier_rules(measures, evaluated)
+    masks = {name: mask for name, mask in masks_of_earlier_rules.items() if name not in skip}
     if "length ratio" not in skip:
         # This rule comes last, because it compares each pair with the lengths of all pairs that the other rules keep.
         is_kept = _find_kept(masks, len(pairs))
@@ -168,9 +168,7 @@ def _apply_rules(pairs: Dataset, evaluated: Sequence[Dataset], skip: Sequence[st
     return masks
 
 
-def _apply_rules_for_single_pairs(
-    measures: _TextMeasures, evaluated: Sequence[Dataset]
-) -> dict[str, NDArray[np.bool_]]:
+def _apply_earlier_rules(measures: _TextMeasures, evaluated: Sequence[Dataset]) -> dict[str, NDArray[np.bool_]]:
     """Return the mask of each rule but the last one, "length ratio"; see [`_apply_rules`].
 
     To add a rule, add its mask here, and add its name at the same place in `CLEANING_RULES`.
@@ -331,6 +329,7 @@ def _differ_in_length(measures: _TextMeasures, is_candidate: NDArray[np.bool_]) 
     is_compared = is_candidate & has_text
     is_removed = np.zeros_like(is_compared)
     # Each removal changes the totals by which the lengths are scaled, so the rule is repeated until it removes nothing.
+    # The loop ends, because a removed pair never comes back.
     while True:
         is_too_different = _differ_too_much(measures, is_remaining=is_compared & ~is_removed)
         if not is_too_different.any():

@@ -59,15 +59,16 @@ def filter_pairs(
         )
     if len(remaining) == len(data):
         return data, removed
-    return remaining, removed
+    # The selected pairs have the format "arrow".
+    return remaining.with_format(**data.format), removed
 
 
 def _select_pairs_that_fit(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
-    """Return the pairs that are neither empty nor too long, in the format of `data`."""
+    """Return the pairs that are neither empty nor too long, in the format "arrow"."""
     # Source and target may have different vocabularies, so each column has its own ids of blank tokens.
     source_side, target_side = sides_of(tokenizer)
     blank_tokens = {"input_ids": _find_blank_tokens(source_side), "labels": _find_blank_tokens(target_side)}
-    remaining = data.with_format("arrow").filter(
+    return data.with_format("arrow").filter(
         _find_pairs_that_fit,
         batched=True,
         batch_size=_ROWS_AT_ONCE,
@@ -75,7 +76,6 @@ def _select_pairs_that_fit(data: Dataset, tokenizer: PreTrainedTokenizerBase, ma
         fn_kwargs={"blank_tokens": blank_tokens, "max_tokens": max_tokens},
         desc="removing pairs",
     )
-    return remaining.with_format(**data.format)
 
 
 def _count_too_long(data: Dataset, max_tokens: int | None) -> int:

@@ -290,6 +290,7 @@ def _load_rows(
         pairs = _copy_to_cache(paths, settings, pairs_in_files)
     except (LookupError, TypeError, UnicodeEncodeError) as error:
         # An option has a wrong value, such as an unknown encoding, or JSON contains a lone surrogate.
+        # An InputError about a line of a file is none of these, so it is not changed.
         raise InputError(f"{origin} cannot be read with the options {dict(options)}: {error}") from error
 
     # A format with types, such as JSON, distinguishes numbers from text, and needs no quotation marks around cells.
@@ -356,7 +357,7 @@ def _find_cache_file(paths: list[Path], settings: object) -> Path:
 
 
 def _describe_state(path: Path) -> tuple[str, int, int, int, int]:
-    """Return values that change whenever a file is written or replaced."""
+    """Return a file's path, and values that change whenever the file is written or replaced."""
     state = path.stat()
     return str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 

@@ -273,7 +273,10 @@ class DataArguments:
         return pairs
 
     def _files_to_load(self, split: str | None) -> dict[str, list[str]]:
-        """Return the files of the requested split, or of all splits if `split` is None or has no files."""
+        """Return the files of the requested split, or of all splits if `split` is None or has no files.
+
+        If a data set is named, all files are returned.
+        """
         files = files_by_split(vars(self))
         # If a data set is named as well, load_pairs() gets all files, and raises an error because it takes either.
         if self.dataset_name is None and split in files:

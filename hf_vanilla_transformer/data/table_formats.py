@@ -111,6 +111,8 @@ def _read_csv_rows(
                 is_empty_line = not row
                 if is_empty_line:
                     continue
+                # This gets `quoting`, which may be None, because only then does it reject a quoted cell that looks like
+                # several rows.
                 fault = _fault_of_row(row, header, delimiter, quoting)
                 if fault is not None:
                     raise InputError(f"{path}, line {rows.line_num}: {fault}.")

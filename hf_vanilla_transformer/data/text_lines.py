@@ -121,26 +121,20 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             lines end only in carriage returns.
     """
     for number, line in enumerate(lines, start=first):
-        text = _decode_line(line, name, number)
+        encoding = "utf-8"
+        if number == 1:
+            # Only the first line may begin with a byte order mark, which this encoding removes.
+            encoding = "utf-8-sig"
+        try:
+            text = line.decode(encoding)
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x}"
+            raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
+        if "\0" in text:
+            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
         if number == 1 and _is_joined_by_carriage_returns(text):
             raise InputError(f"{name}: {_ONLY_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
-
-
-def _decode_line(line: bytes, name: str, number: int) -> str:
-    """Decode one UTF-8 line. Raises InputError if it is not UTF-8, or contains NUL characters, as UTF-16 does."""
-    encoding = "utf-8"
-    if number == 1:
-        # Only the first line may begin with a byte order mark, which this encoding removes.
-        encoding = "utf-8-sig"
-    try:
-        text = line.decode(encoding)
-    except UnicodeDecodeError as error:
-        byte = f"byte 0x{line[error.start]:02x}"
-        raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_CONVERT_OR_DECOMPRESS}.") from error
-    if "\0" in text:
-        raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_CONVERT_OR_DECOMPRESS}.")
-    return text
 
 
 def _is_joined_by_carriage_returns(first_line: str) -> bool:

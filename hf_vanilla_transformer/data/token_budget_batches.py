@@ -423,7 +423,10 @@ def _find_runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _make_batches(pairs: _SortedPairs, tokens_per_batch: int, processes: int) -> NDArray[np.int64]:
-    """Return the bounds of the largest batches that the budget allows, some halved to be a multiple of `processes`."""
+    """Return the bounds of the largest batches that the budget allows.
+
+    Some of them are halved, so that their number is a multiple of `processes`.
+    """
     longer_sides = np.maximum(pairs.source_lengths, pairs.target_lengths)
     bounds = _split_into_batches(longer_sides, tokens_per_batch)
     return _halve_until_even(bounds, processes)
@@ -528,7 +531,7 @@ def _deal_equal_work(
         batches: the shuffled indices of the batches, `(batches,)`. Their number is a multiple of `processes`.
         padded_tokens: the number of tokens in each batch, including padding, by the batch's index, `(batches,)`.
         processes: number of processes that train together.
-        generator: the source of randomness, which has the same state in all processes.
+        generator: the source of randomness, which has the same state in all processes. All must draw the same numbers.
     """
     # Small batches are the last batch of the corpus, and the two halves of each of at most `processes - 1` batches that
     # `_halve_until_even` has halved. They fit into two steps, which they get for themselves, because in a step with a

@@ -308,10 +308,10 @@ class TextTranslator:
             if not self._is_copied(source, phrases_of_sources[index]):
                 indices.append(index)
 
+        sizes_of_sentences = [self._find_phrase_sizes(sources[index]) for index in indices]
         token_ids_of_sentences = self._tokenize([sources[index] for index in indices])
         sentences = []
-        for index, token_ids in zip(indices, token_ids_of_sentences, strict=True):
-            sizes = self._find_phrase_sizes(sources[index])
+        for index, sizes, token_ids in zip(indices, sizes_of_sentences, token_ids_of_sentences, strict=True):
             sentences.append(_Sentence(index, sources[index], phrases_of_sources[index], sizes, token_ids))
         return sentences
 
