@@ -30,7 +30,7 @@ def choose_mask_config(
 ) -> VanillaTransformerConfig:
     """Return the configuration from which transformers' mask functions read the attention implementation.
 
-    It is `config`, or a copy with eager attention if attention weights are requested, which only eager attention returns.
+    It is `config`, or a copy with eager attention if attention weights are requested, which no other attention returns.
 
     Args:
         *masks (`torch.Tensor`, *optional*): the masks that the caller of the model has passed. They are only checked.

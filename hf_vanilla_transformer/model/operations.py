@@ -65,8 +65,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 def drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Apply dropout: x * keep / (1 - rate) (section 5.4).
 
-    Each element of `keep` is 0 with probability `rate` (P_drop), and 1 otherwise. Without `training`, x is returned. The
-    result has the shape and dtype of x.
+    Each element of `keep` is 0 with probability `rate` (P_drop), and 1 otherwise. Without `training`, x is returned.
     """
     return nn.functional.dropout(x, p=rate, training=training)
 
