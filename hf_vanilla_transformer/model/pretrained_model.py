@@ -72,7 +72,7 @@ def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
 def check_quantizer(config: VanillaTransformerConfig) -> None:
     """Raise ValueError if the weights are int8, but the package hf_vanilla_transformer is not imported.
 
-    Otherwise, transformers would skip the unknown quantization method, and use the integers as weights.
+    Without the package, transformers would skip the unknown quantization method, and use the integers as weights.
     """
     # Most models lack this field. It is a dictionary, as in config.json, or an object of transformers.
     quantization = getattr(config, "quantization_config", None)

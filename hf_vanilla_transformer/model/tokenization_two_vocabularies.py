@@ -61,8 +61,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
-        # Both inner tokenizers are created before the inherited constructor, whose calls of `_add_tokens` need them. The
-        # check of special tokens comes last, because it reads ids that the inherited constructor sets.
+        # Both inner tokenizers are created before the inherited constructor, which may call `_add_tokens` and then needs
+        # them. The check of special tokens comes last, because it reads the ids of both sides.
         has_tokenizer = {
             "source": bool(source_file) or source_object is not None,
             "target": bool(target_file) or target_object is not None,
@@ -70,7 +70,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side in ("source", "target"):
             if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # The inherited constructor gets the source tokenizer instead of these.
+        # These would come from a different model's tokenizer.json. Below, the source tokenizer takes their place.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
