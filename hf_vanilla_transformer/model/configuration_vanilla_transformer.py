@@ -105,8 +105,8 @@ def _class_reference(shipped_class: type) -> str:
 class VanillaTransformerConfig(PreTrainedConfig):
     """The model's hyperparameters. The default values describe the paper's base model (Table 3).
 
-    The names that are usual in transformers, such as `hidden_size`, are aliases of the fields below. `num_hidden_layers`
-    is an alias of `encoder_layers`.
+    Names that are usual in transformers, such as `hidden_size`, are aliases of the fields below. `num_hidden_layers` is
+    an alias of `encoder_layers`.
 
     Args:
         vocab_size (`int`, defaults to 37000): size of the target vocabulary, and of the joint vocabulary if there is
@@ -338,7 +338,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def heads_for_alignment(self) -> list[tuple[int, int]]:
-        """The cross-attention heads that `align` reads, each as a pair of a decoder layer and a head, counted from 0."""
+        """The cross-attention heads that `align` reads: pairs of a decoder layer and a head, both counted from 0."""
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
         # The index of the layer at five sixths of the height: 4 of 6 layers, 9 of 12, and 2 of 3.

@@ -61,8 +61,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
-        # Both inner tokenizers are created before the inherited constructor, which may call `_add_tokens` and then needs
-        # them. The check of special tokens comes last, because it reads the ids of both sides.
+        # Both inner tokenizers come before the inherited constructor, which may call `_add_tokens` and then needs them.
+        # The check of special tokens comes last, because it reads the ids of both sides.
         has_tokenizer = {
             "source": bool(source_file) or source_object is not None,
             "target": bool(target_file) or target_object is not None,
