@@ -111,8 +111,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     Args:
         vocab_size (`int`, defaults to 37000): size of the target vocabulary, and of the joint vocabulary if there is
             one. The paper has "about 37000" tokens for English-German (section 5.1).
-        source_vocab_size (`int`, *optional*): size of the source vocabulary if source and target have separate
-            vocabularies; `None` for one joint vocabulary (section 5.1).
+        source_vocab_size (`int`, *optional*): size of a separate source vocabulary; `None` for a joint one (section 5.1).
         encoder_layers, decoder_layers (`int`, default to 6): N, the number of layers of each stack (section 3.1).
         d_model (`int`, defaults to 512): width of the embeddings and of every sub-layer's output (section 3.1).
         d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
@@ -134,14 +133,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         tie_word_embeddings (`bool`, defaults to `True`): whether both embeddings and the output projection share one
             matrix (section 3.4). With `source_vocab_size`, the source embedding does not.
         lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in Marian models.
-        stack_layer_norm (`bool`, defaults to `False`): whether a LayerNorm follows each stack, as in
-            `torch.nn.Transformer`.
+        stack_layer_norm (`bool`, defaults to `False`): whether a norm follows each stack, as in `torch.nn.Transformer`.
         attention_bias (`bool`, defaults to `True`): whether the four attention projections have biases, as in the
             authors' code. The paper writes matrices only.
         layer_norm_eps (`float`, defaults to 1e-6): epsilon of every LayerNorm. The default is from the authors' code.
         activation_function (`str`, defaults to `"relu"`): activation between the two linear maps of Eq. 2.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special tokens.
-            Decoding starts from `<s>`.
         use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
         alignment_heads (`list` of pairs of `int`, *optional*): the cross-attention heads whose weights `align`
             averages, as pairs of a decoder layer and a head, both counted from 0. `None` selects all heads of the layer
@@ -153,8 +150,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     Raises:
         ValueError: if a value is out of range, or if two names of one field have different values.
-        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has the wrong type, as in
-            every transformers configuration.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has the wrong type.
     """
 
     model_type = "vanilla_transformer"

@@ -514,7 +514,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
 
     def _compute_sinusoids(self, position_ids: Tensor, bound: int | None) -> Tensor:
-        """Compute the sinusoids `(batch, length, d_model)` of positions `(batch, length)`, all below `bound` if given."""
+        """Compute the encodings `(batch, length, d_model)` of positions `(batch, length)`, which are below `bound`."""
         d_model = self.config.d_model
         exponent_divisor = d_model
         if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
@@ -545,7 +545,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return self.add_positions(inputs_embeds, position_ids, bound)
 
     def normalize_output(self, x: Tensor) -> Tensor:
-        """Apply LayerNorm to the last layer's output, `(batch, length, d_model)`, if the stack has one (not in the paper)."""
+        """Apply the stack's norm to its last layer's output, `(batch, length, d_model)`. The paper's model has none."""
         return self.layer_norm(x) if self.config.stack_layer_norm else x
 
 
@@ -725,7 +725,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # `post_init` needs both stacks, and reads this dictionary of each tied weight's name and that of its source.
+        # Maps the name of each tied weight to the name of the weight that it shares. `post_init` reads it below.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:
@@ -734,7 +734,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 self._tied_weights_keys[f"{stack}.embed_tokens.weight"] = "shared.weight"
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
-        # This initializes and ties weights, and replaces `_tp_plan` by the plans of both stacks.
+        # This initializes and ties the weights of both stacks, and replaces `_tp_plan` by the plans of both.
         self.post_init()
         if shares_embeddings:
             # The plans of the stacks do not contain the matrix that they share.
@@ -770,8 +770,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, cache, use_cache, past_key_values: the
-                target, as for [`VanillaTransformerDecoder`].
+            decoder_*, cache, use_cache, past_key_values: the target, as for [`VanillaTransformerDecoder`].
             encoder_outputs (`BaseModelOutput`, `ModelOutput`, `dict` or `tuple`, *optional*): from an earlier call.
 
         Returns:
@@ -825,22 +824,18 @@ def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) 
 
 @dataclass
 class VanillaTransformerLMOutput(Seq2SeqLMOutput):
-    """The output of the whole model: a `Seq2SeqLMOutput` with sums from which perplexity and accuracy are computed.
+    """A `Seq2SeqLMOutput` with sums over the batch, from which perplexity and accuracy are computed.
 
     Args:
-        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
-            number of tokens whose label has the highest logit, and the number of tokens, summed over the target tokens
-            of the batch. They are computed with `skip_logits` only, because the caller then gets no logits.
+        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): with `skip_logits`, the cross-entropy without label
+            smoothing in nats, the number of tokens whose label has the highest logit, and the number of target tokens.
     """
 
     token_sums: Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """The whole model of Figure 1: the encoder, the decoder, and the output projection `lm_head` (section 3.4).
-
-    With `tie_word_embeddings`, `lm_head` shares the target embedding matrix. Otherwise it has its own matrix.
-    """
+    """The whole model of Figure 1: the encoder, the decoder, and the output projection `lm_head` (section 3.4)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -899,7 +894,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 if [`VanillaTransformerModel`] raises an error.
         """
         if labels is not None:
-            # Teacher forcing processes all target tokens at once, so no later step would read the cache.
+            # Teacher forcing processes all target tokens at once.
             use_cache = False
             # From here on, -100 marks all positions without a target.
             labels = labels.masked_fill(labels == ignore_index, -100)
@@ -918,7 +913,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return_dict=True,
             **kwargs,
         )
-        # The decoder's last states, (batch, target, d_model).
+        # (batch, target, d_model)
         states = outputs.last_hidden_state
         if labels is not None:
             check_shape_of_labels(labels, states)
@@ -996,7 +991,7 @@ def _select_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     `logits_to_keep` is a number of positions at the end of the target, 0 for all, or a tensor of positions.
     """
     if isinstance(logits_to_keep, int):
-        # With 0, this is states[:, 0:], which has all positions.
+        # With 0, this selects all positions.
         return states[:, -logits_to_keep:]
     return states[:, logits_to_keep]
 
@@ -1038,7 +1033,7 @@ def label_smoothed_cross_entropy(
 
 
 def per_token(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Divide a sum over target tokens by their number: `num_items_in_batch`, or the number of labels other than -100."""
+    """Divide a sum over target tokens by `num_items_in_batch`, or by the number of labels other than -100."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != -100).sum()
     num_tokens = torch.as_tensor(num_items_in_batch, device=total.device)
