@@ -109,9 +109,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     an alias of `encoder_layers`.
 
     Args:
-        vocab_size (`int`, defaults to 37000): size of the target vocabulary, and of the joint vocabulary if there is
-            one. The paper has "about 37000" tokens for English-German (section 5.1).
-        source_vocab_size (`int`, *optional*): size of a separate source vocabulary; `None` for a joint one (section 5.1).
+        vocab_size (`int`, defaults to 37000): size of the target vocabulary, or of the joint vocabulary. The paper has
+            "about 37000" tokens for English-German (section 5.1).
+        source_vocab_size (`int`, *optional*): size of a separate source vocabulary; `None` for one joint vocabulary.
         encoder_layers, decoder_layers (`int`, default to 6): N, the number of layers of each stack (section 3.1).
         d_model (`int`, defaults to 512): width of the embeddings and of every sub-layer's output (section 3.1).
         d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
@@ -131,7 +131,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         position_offset (`int`, defaults to 0): position of the first token, for sinusoids only. fairseq weights need 2.
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
         tie_word_embeddings (`bool`, defaults to `True`): whether both embeddings and the output projection share one
-            matrix (section 3.4). With `source_vocab_size`, the source embedding does not.
+            matrix (section 3.4). With `source_vocab_size`, the source embedding has its own.
         lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in Marian models.
         stack_layer_norm (`bool`, defaults to `False`): whether a norm follows each stack, as in `torch.nn.Transformer`.
         attention_bias (`bool`, defaults to `True`): whether the four attention projections have biases, as in the
@@ -337,7 +337,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """The cross-attention heads that `align` reads: pairs of a decoder layer and a head, both counted from 0."""
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
-        # The index of the layer at five sixths of the height: 4 of 6 layers, 9 of 12, and 2 of 3.
+        # The index of the layer at five sixths of the height: 4 for 6 layers, 9 for 12, and 2 for 3.
         layer = (5 * self.decoder_layers - 1) // 6
         return [(layer, head) for head in range(self.num_heads)]
 

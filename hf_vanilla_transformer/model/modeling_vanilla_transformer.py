@@ -318,10 +318,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """A decoder layer: masked self-attention, attention to the encoder's output, and the feed-forward network.
-
-    See section 3.1 and the right half of Figure 1.
-    """
+    """A decoder layer: masked self-attention, cross-attention, and the feed-forward network (section 3.1, Figure 1)."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
@@ -514,7 +511,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
 
     def _compute_sinusoids(self, position_ids: Tensor, bound: int | None) -> Tensor:
-        """Compute the encodings `(batch, length, d_model)` of positions `(batch, length)`, which are below `bound`."""
+        """Compute the encodings `(batch, length, d_model)` of positions `(batch, length)`, below `bound` if given."""
         d_model = self.config.d_model
         exponent_divisor = d_model
         if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
@@ -539,7 +536,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         length = inputs_embeds.shape[1]
         position_ids = count_positions(attention_mask, length, past_length, inputs_embeds.device)
         bound = None
-        # A static cache returns its length as a tensor, which would have to be read.
+        # A static cache returns its length as a tensor, so no bound is known without reading it.
         if isinstance(past_length, int):
             bound = past_length + length
         return self.add_positions(inputs_embeds, position_ids, bound)
@@ -840,7 +837,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig):
-        # This makes generation settings from the configuration, which are replaced below.
+        # The inherited constructor makes generation settings from the configuration, which are replaced below.
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
@@ -1011,9 +1008,8 @@ def label_smoothed_cross_entropy(
     epsilon / V.
 
     Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): scores of the next token. V is `vocab_size`.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; `ignore_index` where there is no target.
-        vocab_size (`int`): V.
         num_items_in_batch (`int`, *optional*): the number of target tokens to divide by, counted over all batches of
             one update; `None` for the number in `labels`.
         label_smoothing (`float`): epsilon.

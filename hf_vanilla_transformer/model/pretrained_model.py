@@ -53,11 +53,11 @@ def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
 def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
     """Give the weight files in a folder the same file permissions as `config.json`, which follow the user's umask.
 
-    safetensors 0.8 creates files that only their owner may read, so a server that runs as a different user would fail.
+    safetensors 0.8 creates files that only their owner may read, so a server run by another user could not load them.
     """
     config_path = Path(folder, "config.json")
     if not config_path.is_file():
-        # Another process writes the files.
+        # Another process writes the files of this folder.
         return
     mode = stat.S_IMODE(config_path.stat().st_mode)
     for weights_path in Path(folder).glob("*.safetensors"):
@@ -178,9 +178,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save the model as `PreTrainedModel.save_pretrained` does, with weights untied or a bias added since loading.
+        """Save the model as `PreTrainedModel.save_pretrained` does, with changes made after loading.
 
-        The weight files get the file permissions of `config.json`.
+        These are untied weights and the LM head's bias. The weight files get the file permissions of `config.json`.
         """
         # This comes first, because the call below writes the configuration.
         head = self.get_output_embeddings()
@@ -269,10 +269,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the number of learned positions. New rows are initialized. Sinusoids have no limit and stay unchanged.
+        """Change the number of learned positions, `max_position_embeddings`, and initialize new rows.
 
-        Args:
-            new_num_position_embeddings (`int`): the new `max_position_embeddings`.
+        Sinusoidal positions have no limit and stay unchanged.
         """
         if self.config.position_embedding_type != "learned":
             return
