@@ -211,10 +211,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        """Raise ValueError if two arguments set the same field to different values.
-
-        Later, this could not be checked, because aliases of one field overwrite each other.
-        """
+        """Raise ValueError if arguments set one field to different values, before its aliases overwrite each other."""
         cls._check_aliases(kwargs)
         return super().__new__(cls)
 

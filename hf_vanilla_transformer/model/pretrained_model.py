@@ -42,10 +42,7 @@ STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
 
 
 def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
-    """Set the gain by which `_init_weights` multiplies the initial weights of these layers.
-
-    The gain is stored on each layer, because transformers passes nothing but the layer to `_init_weights`.
-    """
+    """Store the gain of initial weights on each layer, because transformers passes only layers to `_init_weights`."""
     for layer in layers:
         layer.initial_gain = gain  # type: ignore[assignment]
 
@@ -269,10 +266,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the number of learned positions, `max_position_embeddings`, and initialize new rows.
-
-        Sinusoidal positions have no limit and stay unchanged.
-        """
+        """Change the number of learned positions and initialize new rows. Sinusoids have no limit and do not change."""
         if self.config.position_embedding_type != "learned":
             return
         # The loop replaces modules, so it iterates over a list.

@@ -122,10 +122,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments unchanged.
-
-        The inherited method would look for a single file that describes the whole tokenizer.
-        """
+        """Return the arguments unchanged, because the inherited method would look for one file of a whole tokenizer."""
         return kwargs
 
     def _switch_to_input_mode(self) -> None:
