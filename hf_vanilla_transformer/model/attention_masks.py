@@ -21,31 +21,25 @@ from .input_checks import InputError
 from .operations import replaceable
 
 
-# These mask functions of transformers return a 4D mask unchanged, but the attention functions that receive it misread
-# it.
+# transformers' mask functions that return a 4D mask unchanged, although the attention functions would misread it.
 _FUNCTIONS_FOR_PADDING_MASKS = (flash_attention_mask, flex_attention_mask)
 
 
 def choose_mask_config(
     config: VanillaTransformerConfig, output_attentions: bool | None, *masks: Tensor | None
 ) -> VanillaTransformerConfig:
-    """Return the configuration to pass to the functions of transformers that make attention masks.
+    """Return the configuration from which transformers' mask functions read the attention implementation.
 
-    These functions read the attention implementation from the configuration. If attention weights are requested, the
-    result is a copy of `config` with eager attention, because only eager attention returns weights. Otherwise, the
-    result is `config` itself.
+    It is `config`, or a copy with eager attention if attention weights are requested, which no other attention returns.
 
     Args:
-        config (`VanillaTransformerConfig`): the model's configuration.
-        output_attentions (`bool`, *optional*): whether attention weights are requested.
         *masks (`torch.Tensor`, *optional*): the masks that the caller of the model has passed. They are only checked.
 
     Raises:
         ValueError: if the attention implementation accepts 2D masks only, and one of `masks` has more dimensions.
     """
     if output_attentions:
-        # `config` belongs to the model, so only a copy may be changed. Eager attention also accepts 4D masks, so
-        # they are not checked.
+        # Only a copy may be changed, because `config` belongs to the model. Eager attention also accepts 4D masks.
         eager_config = copy.copy(config)
         eager_config._attn_implementation = "eager"
         return eager_config
@@ -58,10 +52,7 @@ def choose_mask_config(
 
 
 def _check_padding_mask(mask: Tensor | None, implementation: str | None) -> None:
-    """Raise ValueError if a mask has more than two dimensions.
-
-    `implementation` is the name of an attention implementation that accepts only 2D padding masks.
-    """
+    """Raise ValueError if a mask for an implementation that accepts only 2D masks has more than two dimensions."""
     if mask is not None and mask.ndim > 2:
         raise InputError(
             f"a mask has the shape {tuple(mask.shape)}, but the attention implementation "
@@ -118,15 +109,13 @@ def flash_attention(
 ) -> tuple[Tensor, None]:
     """Compute attention (Eq. 1) with flash attention. The padding mask applies to the keys, but not to the queries.
 
-    This placeholder raises an error. Importing the package replaces it with an implementation. transformers' own
-    function cannot be used, because it applies one padding mask to both queries and keys. That is correct only in
-    self-attention.
+    This placeholder raises an error, until importing the package replaces it. transformers' own function applies one
+    padding mask to both queries and keys, which is correct only in self-attention.
 
     Args:
-        module (`nn.Module`): the attention layer. Its `is_causal` decides whether attention is causal, unless an
-            argument named `is_causal` is passed.
-        query, key, value (`torch.Tensor`): of shapes `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)` and
-            `(batch, heads, source, d_v)`.
+        module (`nn.Module`): the attention layer, whose `is_causal` applies unless that argument is passed.
+        query (`torch.Tensor` of shape `(batch, heads, target, d_k)`): Q.
+        key, value (`torch.Tensor`): of shapes `(batch, heads, source, d_k)` and `(batch, heads, source, d_v)`.
         attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
 
     Returns:

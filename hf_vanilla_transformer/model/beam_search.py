@@ -560,10 +560,6 @@ class BeamSearch:
         of the running hypotheses: for each position, `self._tokens_by_step` has the tokens of the running hypotheses,
         and `self._beams_by_step` has the beams that these tokens extend, both `(batch, beams)`.
 
-        For example, suppose that the last token of a hypothesis, at position 2, extends beam 3. Then the token at
-        position 1 is the token of beam 3 in `self._tokens_by_step[1]`, and it extends the beam that
-        `self._beams_by_step[1]` has for beam 3.
-
         All arguments have the shape `(batch, hypotheses)`.
 
         Args:

@@ -20,8 +20,7 @@ from .input_checks import InputError
 # Earlier releases use other names for the cache and for arguments of generate(), and would raise obscure errors.
 require_version("transformers>=5.24", "The code of this model needs it; install a newer release.")
 
-# The rows of Table 3, each with the fields in which it differs from the base model. The defaults of the fields describe
-# the base model.
+# The rows of Table 3, each with the fields in which it differs from the base model, which the defaults describe.
 PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
     "base": {},
     "A h=1": {"num_heads": 1},
@@ -45,8 +44,7 @@ PAPER_ROWS: dict[str, dict[str, int | float | str]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
 }
 
-# Without these limits, a damaged or malicious config.json could make Python build layers endlessly, or cause overflows
-# in torch.
+# Without these limits, a damaged or malicious config.json could build layers endlessly, or cause overflows in torch.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 2**31 - 1
 _LAYER_FIELDS = ("encoder_layers", "decoder_layers")
@@ -64,8 +62,8 @@ _RATE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "label_smo
 _TOKEN_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # The special tokens that also occur in sources.
 _SOURCE_TOKEN_ID_FIELDS = ("pad_token_id", "eos_token_id")
-# transformers runs the code of saved folders as modules of a package with this name. Only then is the folder's own
-# pipeline used. The installed package registers its own pipeline, and ignores the folder's pipeline.
+# transformers runs the code of saved folders as modules of a package with this name. Only that code uses the folder's
+# pipeline, because the installed package registers its own.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
 
 
@@ -75,13 +73,11 @@ def _name_of_class(reference: object) -> str:
 
 
 def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Return two fields of config.json, `auto_map` and `custom_pipelines`, which name the classes in a saved folder.
+    """Return the fields `auto_map` and `custom_pipelines` of config.json, which name the classes in a saved folder.
 
-    transformers reads these fields to load a saved folder with `trust_remote_code=True`. When a model is saved,
-    transformers copies the files of these classes, and the files that they import, into the folder.
+    When a model is saved, transformers copies the files of these classes, and those they import, into the folder.
     """
-    # The model's file imports this one, so it can be imported only when the function is called. `_class_reference`
-    # returns a name such as "modeling_vanilla_transformer.VanillaTransformerModel".
+    # The model's file imports this one, so it can be imported only when the function is called.
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import PlainTranslationPipeline
 
@@ -90,7 +86,7 @@ def _describe_shipped_code() -> tuple[dict[str, str], dict[str, dict[str, Any]]]
         "AutoModel": _class_reference(VanillaTransformerModel),
         "AutoModelForSeq2SeqLM": _class_reference(VanillaTransformerForConditionalGeneration),
     }
-    # The keys are those of transformers: the pipeline's class, the classes that can load its model, and its input.
+    # The pipeline's class, the classes that can load its model, and its input.
     translation_pipeline = {
         "impl": _class_reference(PlainTranslationPipeline),
         "pt": ["AutoModelForSeq2SeqLM"],
@@ -109,15 +105,13 @@ def _class_reference(shipped_class: type) -> str:
 class VanillaTransformerConfig(PreTrainedConfig):
     """The model's hyperparameters. The default values describe the paper's base model (Table 3).
 
-    The names that are usual in transformers, such as `hidden_size`, `num_attention_heads`, `intermediate_size` and
-    `encoder_ffn_dim`, are accepted as aliases of the fields below, and can be read as attributes. `num_hidden_layers`
-    is an alias of `encoder_layers`.
+    Names that are usual in transformers, such as `hidden_size`, are aliases of the fields below. `num_hidden_layers` is
+    an alias of `encoder_layers`.
 
     Args:
-        vocab_size (`int`, defaults to 37000): size of the target vocabulary, and of the joint vocabulary if there is
-            one. The paper has "about 37000" tokens for English-German (section 5.1).
-        source_vocab_size (`int`, *optional*): size of the source vocabulary if source and target have separate
-            vocabularies; `None` for one joint vocabulary (section 5.1).
+        vocab_size (`int`, defaults to 37000): size of the target vocabulary, or of the joint vocabulary. The paper has
+            "about 37000" tokens for English-German (section 5.1).
+        source_vocab_size (`int`, *optional*): size of a separate source vocabulary; `None` for one joint vocabulary.
         encoder_layers, decoder_layers (`int`, default to 6): N, the number of layers of each stack (section 3.1).
         d_model (`int`, defaults to 512): width of the embeddings and of every sub-layer's output (section 3.1).
         d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
@@ -130,38 +124,33 @@ class VanillaTransformerConfig(PreTrainedConfig):
             the output of the activation function. The paper does not mention them for translation.
         label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4). It applies in training mode only.
         initializer_factor (`float`, defaults to 1.0): factor by which the initial weights of the value projections,
-            output projections and feed-forward networks are multiplied. With a factor below 1, each layer of a new
-            model changes its input less, so that deep stacks can be trained with small batches (Wang et al. 2022,
-            "DeepNet: Scaling Transformers to 1,000 Layers").
+            output projections and feed-forward networks are multiplied. A factor below 1 makes deep stacks trainable
+            with small batches (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers").
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (row E of
             Table 3), or `"sinusoidal_tensor2tensor"` for the frequencies in the authors' code, fairseq and Marian.
         position_offset (`int`, defaults to 0): position of the first token, for sinusoids only. fairseq weights need 2.
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
         tie_word_embeddings (`bool`, defaults to `True`): whether both embeddings and the output projection share one
-            matrix (section 3.4). With `source_vocab_size`, only the target embedding and the output projection share
-            it.
+            matrix (section 3.4). With `source_vocab_size`, the source embedding has its own.
         lm_head_bias (`bool`, defaults to `False`): whether the output projection has a bias, as in Marian models.
-        stack_layer_norm (`bool`, defaults to `False`): whether a LayerNorm follows each stack, as in
-            `torch.nn.Transformer`.
+        stack_layer_norm (`bool`, defaults to `False`): whether a norm follows each stack, as in `torch.nn.Transformer`.
         attention_bias (`bool`, defaults to `True`): whether the four attention projections have biases, as in the
             authors' code. The paper writes matrices only.
         layer_norm_eps (`float`, defaults to 1e-6): epsilon of every LayerNorm. The default is from the authors' code.
         activation_function (`str`, defaults to `"relu"`): activation between the two linear maps of Eq. 2.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special tokens.
-            Decoding starts from `<s>`.
         use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
-        alignment_heads (`list` of pairs of `int`, *optional*): the cross-attention heads whose attention weights
-            `align` averages, as pairs of a decoder layer and a head, both counted from 0. `None` selects all heads of
-            the fifth of six layers, or of the layer at the corresponding height of a different stack (Garg et al. 2019,
-            "Jointly Learning to Align and Translate with Transformer Models").
-        alignment_shift (`bool`, defaults to `False`): the step in which `align` reads the attention of a target token.
-            True selects the step in which the token is the decoder's input (Chen et al. 2020, "Accurate Word Alignment
-            Induction from Neural Machine Translation"). False selects the step that predicts the token.
+        alignment_heads (`list` of pairs of `int`, *optional*): the cross-attention heads whose weights `align`
+            averages, as pairs of a decoder layer and a head, both counted from 0. `None` selects all heads of the layer
+            at five sixths of the stack (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+            Models").
+        alignment_shift (`bool`, defaults to `False`): whether `align` reads a target token's attention in the step in
+            which the token is the decoder's input (Chen et al. 2020, "Accurate Word Alignment Induction from Neural
+            Machine Translation"), and not in the step that predicts it.
 
     Raises:
         ValueError: if a value is out of range, or if two names of one field have different values.
-        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has the wrong type, as in
-            every transformers configuration.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has the wrong type.
     """
 
     model_type = "vanilla_transformer"
@@ -177,8 +166,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # The model classes have their own sharding plans. transformers' default plan for FSDP names a final norm, which
-    # this model lacks, and gathers a tied matrix once per use.
+    # The model classes have their own sharding plans. transformers' default for FSDP names a norm that is missing here.
     base_model_tp_plan = {}
     base_model_fsdp_plan = {}
 
@@ -223,17 +211,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        """Check that no two arguments set the same field to different values, and raise ValueError if they do.
-
-        This cannot be checked after the fields are set, because aliases of one field overwrite each other.
-        """
+        """Raise ValueError if arguments set one field to different values, before its aliases overwrite each other."""
         cls._check_aliases(kwargs)
         return super().__new__(cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Set the arguments that are not fields, and raise ValueError if no model can be built."""
         if not _IS_REMOTE_CODE:
-            # The installed package has registered its own pipeline, so it ignores the pipeline of a saved folder.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.validate_architecture()
@@ -243,13 +227,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """Create a configuration from a dictionary, but reject attention implementations that must be downloaded.
 
         Raises:
-            ValueError: if the attention implementation is code on the Hub. transformers would download and run it if
-                the package `kernels` is installed.
+            ValueError: if the attention implementation is code on the Hub, which transformers could download and run.
         """
         for name in ("attn_implementation", "_attn_implementation"):
             implementation = config_dict.get(name)
-            # Code on the Hub is named by its repository, such as "kernels-community/flash-attn2". Names without a
-            # slash, such as "sdpa", and None are accepted.
+            # Code on the Hub is named by its repository, such as "kernels-community/flash-attn2".
             if "/" in str(implementation):
                 raise InputError(
                     f"config.json names {implementation}, code on the Hub, for its attention; remove it. If you trust "
@@ -260,30 +242,24 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | PathLike, *args: Any, **kwargs: Any) -> None:
         """Save the configuration with a copy of the model's code, which `trust_remote_code=True` loads.
 
-        While the file is written, an object of this class has the field `custom_pipelines`, which names the pipeline in
-        the saved folder. Afterwards, the installed package removes the field from the object. Code that was itself
-        loaded from a saved folder (`_IS_REMOTE_CODE` is True) keeps it, because such a model uses the pipeline of its
-        folder.
+        The field `custom_pipelines` names the pipeline in the saved folder. It stays after saving only if this code was
+        itself loaded from a saved folder (`_IS_REMOTE_CODE` is True), whose pipeline the model then uses.
         """
         self.validate()
         # The package does not ship the code of derived classes.
         if type(self) is VanillaTransformerConfig:
-            # This sets the fields `auto_map` and `custom_pipelines`.
             self._add_shipped_code()
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
             if not _IS_REMOTE_CODE:
-                # If the object kept the field, transformers would ask the user to trust remote code. The default None
-                # is for objects of derived classes, which may lack the field.
+                # With this field, which derived classes may lack, transformers would ask the user to trust remote code.
                 self.__dict__.pop("custom_pipelines", None)
 
     def _add_shipped_code(self) -> None:
         """Set the fields `auto_map` and `custom_pipelines`, which say how to load the model with the shipped code.
 
-        `auto_map` maps a class of transformers to one of ours, for example "AutoModel" to
-        "modeling_vanilla_transformer.VanillaTransformerModel". Entries for other classes stay, such as those for a
-        derived model.
+        Entries of `auto_map` for other classes stay, such as those for a derived model.
         """
         auto_map, self.custom_pipelines = _describe_shipped_code()
         shipped_classes = {_name_of_class(reference) for reference in auto_map.values()}
@@ -300,23 +276,21 @@ class VanillaTransformerConfig(PreTrainedConfig):
         For example, `from_paper("big", dropout=0.1)` is the paper's big model for English-French (section 6.1).
 
         Args:
-            row (`str`): `"base"`, `"big"`, or the letter of a row and the hyperparameter that it changes, such as
-                `"A h=4"`, `"B d_k=16"`, `"C N=2"`, `"D P_drop=0.2"` or `"E"`.
-            **overrides: fields with different values, for example `vocab_size`.
+            row (`str`): a key of `PAPER_ROWS`, such as `"base"`, `"big"`, `"A h=4"` or `"E"`.
+            **overrides: fields with different values.
 
         Raises:
-            TypeError: if a field is unknown. The message suggests the field with the most similar name.
-            ValueError: if the row is unknown. The message lists all rows.
+            TypeError: if a field is unknown.
+            ValueError: if the row is unknown.
         """
         if row not in PAPER_ROWS:
             rows = ", ".join(f'"{name}"' for name in PAPER_ROWS)
             raise InputError(f'"{row}" is no row of Table 3; choose one of: {rows}.')
         cls._check_field_names(overrides)
-        # This check comes before the loop, in which aliases of one field would overwrite each other.
+        # In the loop below, aliases of one field would overwrite each other.
         cls._check_aliases(overrides)
         fields: dict[str, Any] = dict(PAPER_ROWS[row])
         for name, value in overrides.items():
-            # `name` may be an alias of the field.
             field = cls.attribute_map.get(name, name)
             fields[field] = value
         return cls(**fields)
@@ -324,7 +298,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     @classmethod
     def _check_field_names(cls, names: Iterable[str]) -> None:
         """Raise TypeError if a name is not a field of the configuration, and suggest the most similar field."""
-        # The attributes of this configuration include all fields and their aliases.
+        # Its attributes include all fields and their aliases.
         defaults = cls()
         for name in names:
             # "attn_implementation" is an argument that is not stored under its own name.
@@ -357,23 +331,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def heads_for_alignment(self) -> list[tuple[int, int]]:
-        """The cross-attention heads that `align` reads, each as a pair of a decoder layer and a head, counted from 0.
-
-        They are `alignment_heads`, or the default if that field is None.
-        """
+        """The cross-attention heads that `align` reads: pairs of a decoder layer and a head, both counted from 0."""
         if self.alignment_heads is not None:
             return [(layer, head) for layer, head in self.alignment_heads]
-        # The fifth of six layers has the index 4. In other stacks, use the layer at five sixths of the height. For
-        # example, 12 layers give the index 9, and 3 layers give the index 2.
+        # The index of the layer at five sixths of the height: 4 for 6 layers, 9 for 12, and 2 for 3.
         layer = (5 * self.decoder_layers - 1) // 6
         return [(layer, head) for head in range(self.num_heads)]
 
     @classmethod
     def _check_aliases(cls, arguments: Mapping[str, object]) -> None:
-        """Raise ValueError if two arguments are names of the same field and have different values.
-
-        For example, `hidden_size` is an alias of the field `d_model`. `attribute_map` has the field of each alias.
-        """
+        """Raise ValueError if two arguments, such as `hidden_size` and `d_model`, set one field to different values."""
         # The name by which each field was given first.
         first_names: dict[str, str] = {}
         for name, value in arguments.items():
@@ -391,8 +358,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def validate_architecture(self) -> None:
         """Raise ValueError if no model can be built from this configuration.
 
-        transformers also calls this method after `__init__` and before saving, because its name begins with
-        `validate_`.
+        transformers also calls this method after `__init__` and before saving, because of its prefix `validate_`.
         """
         self._check_ranges()
         self._check_heads()
@@ -423,7 +389,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_heads(self) -> None:
         """Raise ValueError if d_model cannot be split into heads, or if `alignment_heads` names an unknown head."""
-        # Without `d_k`, keys have the width d_model / num_heads, and without `d_v`, values have it.
         needs_default_width = self.d_k is None or self.d_v is None
         if needs_default_width and self.d_model % self.num_heads != 0:
             raise InputError(
@@ -432,7 +397,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
         if self.alignment_heads is None:
             return
-        # An empty list is rejected as well, because an alignment needs at least one head.
+        # An alignment needs at least one head, so an empty list is rejected.
         names_known_heads = self.alignment_heads and all(self._is_decoder_head(pair) for pair in self.alignment_heads)
         if not names_known_heads:
             raise InputError(
@@ -473,17 +438,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _check_token_ids(self) -> None:
-        """Raise ValueError if a special token's id is outside a vocabulary, source or target, that needs the token.
-
-        A token without an id, which is None, is not checked.
-        """
+        """Raise ValueError if the id of a special token is outside a vocabulary that needs the token."""
         for name in _TOKEN_ID_FIELDS:
             size_name = "vocab_size"
             # A token that occurs on both sides must be in both vocabularies, so the smaller one sets the limit.
             if name in _SOURCE_TOKEN_ID_FIELDS and self._is_source_vocabulary_smaller():
                 size_name = "source_vocab_size"
             last_id = getattr(self, size_name) - 1
-            # A model may have several EOS tokens.
             token_ids = getattr(self, name)
             if not isinstance(token_ids, list):
                 token_ids = [token_ids]

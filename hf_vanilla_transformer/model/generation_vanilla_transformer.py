@@ -640,7 +640,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             padded_source_length (`int`): the length of all sources with padding.
             prompt_length (`int`): the number of target tokens before the first generated one.
         """
-        # For example, an offset of 50 allows 55 new tokens for a source of 5 tokens, and 59 for a source of 9 tokens.
         source_lengths = settings.source_lengths
         if source_lengths is None:
             longest_source = padded_source_length
@@ -648,8 +647,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             longest_source = int(source_lengths.max())
         max_new_tokens = longest_source + offset
         if self.config.position_embedding_type == "learned":
-            # Every token is an input of the decoder, and needs a position, except the last generated one. For example,
-            # 10 positions and a prompt of 3 tokens leave 7 positions, which allow 8 generated tokens.
+            # Every token is an input of the decoder, and needs a position, except the last generated one.
             most_new_tokens = self.config.max_position_embeddings + 1 - prompt_length
             # A prompt that is too long for the table raises an error when its positions are looked up. Here, the limit
             # only has to be positive.

@@ -234,16 +234,10 @@ def get_source_keys_and_values(
     project: Callable[[Tensor], tuple[Tensor, Tensor]],
     encoder_states: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the keys and values for cross-attention, which are the same for every target token.
+    """Return the keys and values for cross-attention, from the cache if an earlier step has stored them there.
 
-    They are read from the cache if an earlier step has stored them there. Otherwise they are computed, and stored in
-    the cache if there is one.
-
-    Args:
-        cache (`EncoderDecoderCache`, *optional*): the cache for this source.
-        layer_idx (`int`): the index of the decoder layer.
-        project (`Callable`): a function that computes keys and values from states.
-        encoder_states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+    Otherwise `project` computes them from the encoder's output, `(batch, source, d_model)`, and they are stored in the
+    cache if there is one.
 
     Returns:
         Keys of shape `(batch, heads, source, d_k)` and values of shape `(batch, heads, source, d_v)`.
@@ -251,7 +245,6 @@ def get_source_keys_and_values(
     if cache is None:
         return project(encoder_states)
     source_cache = cache.cross_attention_cache
-    # `is_updated` maps a layer's index to True once the layer has stored its keys and values in `source_cache`.
     is_cached = cache.is_updated.get(layer_idx, False)
     if is_cached:
         cached_layer: Any = source_cache.layers[layer_idx]
@@ -266,7 +259,7 @@ def get_source_keys_and_values(
 
     is_static = source_cache.layers[layer_idx].is_compileable
     if is_static:
-        # A static cache may be longer than the source. Without a mask, queries would attend to the zeros at its end.
+        # A static cache may be longer than the source; without a mask, queries would attend to the zeros at its end.
         source_length = encoder_states.shape[1]
         key = key[:, :, :source_length]
         value = value[:, :, :source_length]
@@ -286,7 +279,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.activation_fn = ACT2FN[config.activation_function]
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         set_initial_gain(config.initializer_factor, self.fc1, self.fc2)
-        # This is the norm of the feed-forward sub-layer. The name is the same as in fairseq and transformers.
+        # The norm of the feed-forward sub-layer, named as in fairseq and transformers.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -325,10 +318,7 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """A decoder layer, which has three sub-layers (section 3.1 and the right half of Figure 1).
-
-    The sub-layers are masked self-attention, attention to the encoder's output, and the feed-forward network.
-    """
+    """A decoder layer: masked self-attention, cross-attention, and the feed-forward network (section 3.1, Figure 1)."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, is_causal=True)
@@ -362,10 +352,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Tensor:
-        """Apply the first sub-layer, masked self-attention, with its residual connection and norm.
-
-        Input and output have the shape `(batch, target, d_model)`.
-        """
+        """Apply masked self-attention with its residual connection and norm, from and to `(batch, target, d_model)`."""
         attended, _ = self.self_attn(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
         return self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
 
@@ -418,9 +405,7 @@ def count_positions(
     Args:
         attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens, 0 for
             padding. Without a mask, or with one that is not 2D, every token counts as real.
-        length (`int`): the number of tokens that need a position.
-        past_length (`int` or scalar tensor): the number of tokens before them, which are in the cache.
-        device (`torch.device`): the device of the result.
+        past_length (`int` or scalar tensor): the number of tokens in the cache.
 
     Returns:
         `torch.LongTensor` of shape `(batch, length)`, or `(1, length)` without a 2D mask.
@@ -431,7 +416,7 @@ def count_positions(
     if attention_mask is None or attention_mask.ndim != 2:
         positions = torch.arange(length, device=device) + past_length
         return positions.unsqueeze(0)
-    # A static cache returns its length as a tensor. Reading that tensor would break the compiled graph.
+    # A static cache returns its length as a tensor, and reading it would break the compiled graph.
     if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
         raise InputError(
             f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
@@ -447,10 +432,7 @@ def count_positions(
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """The base class of the encoder and the decoder, which holds the embeddings and the N layers (Figure 1).
 
-    The input of the first layer is the sum of scaled embeddings and positional encodings, with dropout.
-
     Args:
-        config (`VanillaTransformerConfig`): the model's configuration.
         vocab_size (`int`): the number of rows of this stack's embedding matrix.
         layers (`Sequence[nn.Module]`): the N layers.
     """
@@ -466,7 +448,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         if config.stack_layer_norm:
             self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        # transformers sets this attribute to True when the user turns gradient checkpointing on.
+        # transformers sets this to True when the user turns gradient checkpointing on.
         self.gradient_checkpointing = False
         # This comes last, because it initializes the weights of the modules that exist now.
         self.post_init()
@@ -529,16 +511,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             raise learned_positions_error(position_ids, self.config.max_position_embeddings) from error
 
     def _compute_sinusoids(self, position_ids: Tensor, bound: int | None) -> Tensor:
-        """Compute sinusoidal positional encodings, `(batch, length, d_model)`, as the configuration says.
-
-        `position_ids` has the shape `(batch, length)`. `bound` is a number greater than every position, if known.
-        """
+        """Compute the encodings `(batch, length, d_model)` of positions `(batch, length)`, below `bound` if given."""
         d_model = self.config.d_model
         exponent_divisor = d_model
         if self.config.position_embedding_type == "sinusoidal_tensor2tensor":
             # The authors' code differs from the paper's formula in this divisor.
             exponent_divisor = d_model - 2
-        # The position of the first token. It is 0 except in models that were converted from fairseq.
+        # The position of the first token, which is 0 except in models that were converted from fairseq.
         offset = self.config.position_offset
         if offset == 0:
             return sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
@@ -552,10 +531,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     ) -> Tensor:
         """Compute the input of the first layer as [`add_positions`] does, with positions counted from the mask.
 
-        Args:
-            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`): the embeddings of the new tokens.
-            attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens.
-            past_length (`int` or scalar tensor): the number of tokens in the cache, before the new ones.
+        The mask, `(batch, past_length + length)`, also covers the `past_length` tokens in the cache.
         """
         length = inputs_embeds.shape[1]
         position_ids = count_positions(attention_mask, length, past_length, inputs_embeds.device)
@@ -566,18 +542,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return self.add_positions(inputs_embeds, position_ids, bound)
 
     def normalize_output(self, x: Tensor) -> Tensor:
-        """Apply LayerNorm to the last layer's output, `(batch, length, d_model)`, if `config.stack_layer_norm` is True.
-
-        Otherwise, return x unchanged. The paper's model has no norm after its stacks.
-        """
+        """Apply the stack's norm to its last layer's output, `(batch, length, d_model)`. The paper's model has none."""
         return self.layer_norm(x) if self.config.stack_layer_norm else x
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
     """The encoder, a stack of N layers (section 3.1)."""
 
-    # If the caller requests these outputs, `capture_outputs` collects them during a forward pass: the result of each
-    # layer, and the attention weights, which are the second result of each attention layer.
+    # On request, `capture_outputs` collects the result of each layer, and the second result of each attention layer.
     _can_record_outputs = {
         "hidden_states": VanillaTransformerEncoderLayer,
         "attentions": VanillaTransformerAttention,
@@ -628,11 +600,9 @@ def prepare_cache(
     """Return the KV cache for the decoder: the caller's cache, a new one if `use_cache` is True, or None.
 
     Args:
-        config (`VanillaTransformerConfig`): the number of layers, and the default for `use_cache`.
         cache (`Cache`, *optional*): the caller's cache, for self-attention only or also for cross-attention.
-        use_cache (`bool`, *optional*): whether to create a cache if the caller passes none.
-        is_checkpointing (`bool`): whether gradient checkpointing will compute the layers again in the backward pass.
-            Then no cache is created.
+        use_cache (`bool`, *optional*): by default `config.use_cache`.
+        is_checkpointing (`bool`): whether the backward pass will compute the layers again. Then no cache is created.
 
     Raises:
         ValueError: if the caller passes a cache in training with gradient checkpointing.
@@ -646,7 +616,7 @@ def prepare_cache(
         return None
     if isinstance(cache, EncoderDecoderCache):
         return cache
-    # A cache of any other class is for self-attention only, so a new cache for cross-attention is added.
+    # A cache of any other class is for self-attention only.
     self_attention_cache = cache
     if self_attention_cache is None:
         if use_cache is None:
@@ -661,7 +631,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     """The decoder, a stack of N layers that attend to earlier target tokens and to the source (section 3.1)."""
 
     _tp_plan = DECODER_TP_PLAN
-    # These outputs are collected as in the encoder. Names of modules distinguish self-attention from cross-attention.
+    # As in the encoder, but names of modules distinguish self-attention from cross-attention.
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
@@ -752,10 +722,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # `post_init`, which is called when both stacks exist, determines the order. It reads `_tied_weights_keys`, so
-        # this dictionary is filled before the call. It replaces `_tp_plan`, so this plan is extended after the call.
-        #
-        # This maps the name of each tied weight to the name of the weight that it shares.
+        # Maps the name of each tied weight to the name of the weight that it shares. `post_init` reads it below.
         self._tied_weights_keys = {}
         shares_embeddings = config.has_joint_vocabulary and config.tie_word_embeddings
         if shares_embeddings:
@@ -764,10 +731,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 self._tied_weights_keys[f"{stack}.embed_tokens.weight"] = "shared.weight"
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
-        # This collects the plans and keys of both stacks, and initializes and ties weights.
+        # This initializes and ties the weights of both stacks, and replaces `_tp_plan` by the plans of both.
         self.post_init()
         if shares_embeddings:
-            # The plan that `post_init` has collected from both stacks does not contain the matrix that they share.
+            # The plans of the stacks do not contain the matrix that they share.
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Module:
@@ -775,11 +742,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source embedding, and the target embedding as well if embeddings are shared.
-
-        Args:
-            value (`nn.Embedding`): the new embedding, `(vocabulary, d_model)`.
-        """
+        """Replace the source embedding, and the target embedding as well if embeddings are shared."""
         self.encoder.embed_tokens = value
         if hasattr(self, "shared"):
             self.shared = value
@@ -804,10 +767,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, cache, use_cache, past_key_values: the
-                target, as for [`VanillaTransformerDecoder`].
-            encoder_outputs (`BaseModelOutput`, other `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
-                output from an earlier call.
+            decoder_*, cache, use_cache, past_key_values: the target, as for [`VanillaTransformerDecoder`].
+            encoder_outputs (`BaseModelOutput`, `ModelOutput`, `dict` or `tuple`, *optional*): from an earlier call.
 
         Returns:
             `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and the outputs of both stacks.
@@ -849,12 +810,9 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Shift labels one position to the right, which makes them decoder inputs for teacher forcing (section 3.1).
+    """Shift labels `(batch, target)` one position to the right, for teacher forcing (section 3.1).
 
-    The start token comes first, followed by all labels but the last. -100 is replaced by the pad token. For example,
-    with the start token 1 and the pad token 0, the labels `[7, 8, 2, -100, -100]` give `[1, 7, 8, 2, 0]`.
-
-    Labels and result have the shape `(batch, target)`.
+    With the start token 1 and the pad token 0, the labels `[7, 8, 2, -100, -100]` give `[1, 7, 8, 2, 0]`.
     """
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
@@ -863,40 +821,34 @@ def shift_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) 
 
 @dataclass
 class VanillaTransformerLMOutput(Seq2SeqLMOutput):
-    """The output of the whole model: a `Seq2SeqLMOutput` with sums from which perplexity and accuracy are computed.
+    """A `Seq2SeqLMOutput` with sums over the batch, from which perplexity and accuracy are computed.
 
     Args:
-        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
-            number of tokens whose label has the highest logit, and the number of tokens, summed over the target tokens
-            of the batch. They are computed with `skip_logits` only, because the caller then gets no logits.
+        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): with `skip_logits`, the cross-entropy without label
+            smoothing in nats, the number of tokens whose label has the highest logit, and the number of target tokens.
     """
 
     token_sums: Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """The whole model of Figure 1: the encoder, the decoder, and the output projection `lm_head` (section 3.4).
-
-    With `tie_word_embeddings`, `lm_head` shares the target embedding matrix. Otherwise it has its own matrix.
-    """
+    """The whole model of Figure 1: the encoder, the decoder, and the output projection `lm_head` (section 3.4)."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig):
-        # The inherited constructor comes first, because it makes generation settings from the configuration, which are
-        # replaced below. `post_init` comes last, because it reads the modules and `_tied_weights_keys`.
+        # The inherited constructor makes generation settings from the configuration, which are replaced below.
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         target_embedding = "model.decoder.embed_tokens"
         if config.has_joint_vocabulary:
             target_embedding = "model.shared"
-        # This maps the name of the tied weight to the name of the weight that it shares. If `tie_word_embeddings` is
-        # set, `post_init` makes the LM head share the matrix of the target embedding.
+        # If `tie_word_embeddings` is set, `post_init` makes the LM head share the matrix of the target embedding.
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
         self.generation_config = create_default_generation_config(config)
-        # This initializes and ties weights.
+        # This comes last, because it reads the modules and `_tied_weights_keys` to initialize and tie weights.
         self.post_init()
 
     @can_return_tuple
@@ -922,28 +874,24 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
         Args:
             labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100 or
-                `ignore_index` where there is no target. Without decoder inputs, the labels shifted right are the
-                decoder inputs (teacher forcing).
+                `ignore_index` where there is no target. Shifted right, they are the default decoder inputs.
             logits_to_keep (`int` or `torch.Tensor`): for how many positions at the end of the target logits are
-                computed, or a tensor of positions; 0 for all positions. With `labels`, all positions are needed,
-                because the loss compares each label with the logits of its position.
+                computed, or a tensor of positions; 0 for all positions, which `labels` need.
             skip_logits (`bool`): with `labels`, compute the loss without holding all logits in memory, and return no
-                logits. In training, all logits and their gradients can take more memory than the rest of the model. If
-                the logits are skipped, `logits_to_keep` has no effect. Without `labels`, `skip_logits` has no effect.
+                logits. Without `labels`, `skip_logits` has no effect.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             Other arguments: as for [`VanillaTransformerModel`].
 
         Returns:
             `VanillaTransformerLMOutput`: `logits`, `(batch, target, vocabulary)`, unless they are skipped; `loss`, in
-            nats per target token, with label smoothing in training mode and without it in evaluation mode; and the
-            outputs of both stacks.
+            nats per target token, with label smoothing only in training mode; and the outputs of both stacks.
 
         Raises:
             ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape, or
                 if [`VanillaTransformerModel`] raises an error.
         """
         if labels is not None:
-            # Teacher forcing processes all target tokens at once, so no later step would read the cache.
+            # Teacher forcing processes all target tokens at once.
             use_cache = False
             # From here on, -100 marks all positions without a target.
             labels = labels.masked_fill(labels == ignore_index, -100)
@@ -962,14 +910,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return_dict=True,
             **kwargs,
         )
-        # The decoder's last states, (batch, target, d_model).
+        # (batch, target, d_model)
         states = outputs.last_hidden_state
         if labels is not None:
             check_shape_of_labels(labels, states)
 
         logits = None
         loss = None
-        # The field `token_sums` of the output, (3,). It is computed only if the caller gets no logits.
+        # The output's `token_sums`, (3,), only if the caller gets no logits.
         sums = None
         if labels is not None and skip_logits:
             loss, sums = self._compute_loss_without_logits(states, labels, **kwargs)
@@ -985,14 +933,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     @property
     def _label_smoothing(self) -> float:
-        """epsilon_ls in training mode, and 0 in evaluation mode, because evaluation losses are not smoothed."""
+        """epsilon_ls in training mode, and 0 in evaluation mode."""
         return self.config.label_smoothing if self.training else 0.0
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
         """Compute the loss with `loss_function`: [`label_smoothed_cross_entropy`], unless the user has replaced it.
 
-        Logits have the shape `(batch, target, vocabulary)`. Labels have the shape `(batch, target)`, with -100 where
-        there is no target. `num_items_in_batch`, if the caller passes it, is in `kwargs`.
+        Logits have the shape `(batch, target, vocabulary)`. `kwargs` may contain `num_items_in_batch`.
         """
         return self.loss_function(
             logits, labels, self.config.vocab_size, label_smoothing=self._label_smoothing, **kwargs
@@ -1001,12 +948,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def _compute_loss_without_logits(
         self, states: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and its `token_sums` from the decoder's output, without holding all logits in memory.
+        """Compute the loss and its `token_sums` without holding all logits in memory.
 
-        If the user has replaced `loss_function`, all logits are computed and passed to that function.
-
-        States have the shape `(batch, target, d_model)`, and labels the shape `(batch, target)`, with -100 where there
-        is no target.
+        If the user has replaced `loss_function`, all logits are computed for it. States have the shape
+        `(batch, target, d_model)`, and labels `(batch, target)`, with -100 where there is no target.
         """
         if self.loss_function is not label_smoothed_cross_entropy:
             # (batch, target, vocabulary)
@@ -1020,9 +965,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return loss, sums
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Create decoder inputs for teacher forcing: `<s>`, followed by all labels but the last.
-
-        Labels and result have the shape `(batch, target)`. In the result, the pad token takes the place of -100.
+        """Create decoder inputs for teacher forcing: `<s>`, followed by all labels but the last, with pads for -100.
 
         Raises:
             ValueError: if the configuration lacks the pad token or the start token, or if labels are padded on the left
@@ -1042,10 +985,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 def _select_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """Select the decoder states `(batch, target, d_model)` for which logits are computed.
 
-    `logits_to_keep` is the number of positions at the end of the target, 0 for all positions, or a tensor of positions.
+    `logits_to_keep` is a number of positions at the end of the target, 0 for all, or a tensor of positions.
     """
     if isinstance(logits_to_keep, int):
-        # With 0, this is states[:, 0:], which has all positions.
+        # With 0, this selects all positions.
         return states[:, -logits_to_keep:]
     return states[:, logits_to_keep]
 
@@ -1065,16 +1008,14 @@ def label_smoothed_cross_entropy(
     epsilon / V.
 
     Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): scores of the next token. V is `vocab_size`.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; `ignore_index` where there is no target.
-        vocab_size (`int`): V.
         num_items_in_batch (`int`, *optional*): the number of target tokens to divide by, counted over all batches of
             one update; `None` for the number in `labels`.
-        label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): the label of positions without a target, by transformers' name.
+        label_smoothing (`float`): epsilon.
 
     Returns:
-        `torch.Tensor`: a scalar, at least in float32.
+        A scalar, at least in float32.
 
     Raises:
         ValueError: if a label is outside the vocabulary.
@@ -1083,16 +1024,12 @@ def label_smoothed_cross_entropy(
     # From here on, -100 marks all positions without a target.
     labels = labels.masked_fill(labels == ignore_index, -100)
     check_labels(labels, vocab_size)
-    # The sum over all target tokens, which `per_token` divides by their number.
     loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
     return per_token(loss_sum, labels, num_items_in_batch)
 
 
 def per_token(total: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Divide a sum over target tokens by the number of these tokens.
-
-    The number is `num_items_in_batch`, or the number of labels other than -100 if `num_items_in_batch` is None.
-    """
+    """Divide a sum over target tokens by `num_items_in_batch`, or by the number of labels other than -100."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != -100).sum()
     num_tokens = torch.as_tensor(num_items_in_batch, device=total.device)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# Maps plain operations to the implementations that replace them. An operation without an entry runs as it is written.
+# Maps plain operations to the implementations that replace them.
 _REPLACEMENTS: dict[Callable, Callable] = {}
 
 
@@ -36,7 +36,6 @@ def replace(operation: Callable[Arguments, Result], implementation: Callable[Arg
     """Use a different implementation for all further calls of a replaceable operation in this process.
 
     Args:
-        operation (`Callable`): a function that is decorated with [`replaceable`].
         implementation (`Callable`): a function with the same arguments and results. It may call `plain(operation)` for
             inputs that it does not support.
 
@@ -56,12 +55,8 @@ def plain(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a linear layer: x W^T + b (section 3).
 
-    Args:
-        layer (`nn.Linear`): the layer, or a module that has replaced it, such as a PEFT adapter.
-        x (`torch.Tensor` of shape `(..., in)`): the inputs.
-
-    Returns:
-        `torch.Tensor` of shape `(..., out)`.
+    x has the shape `(..., in)`, and the result `(..., out)`. `layer` may be a module that has replaced the `nn.Linear`,
+    such as a PEFT adapter.
     """
     return layer(x)
 
@@ -70,15 +65,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
 def drop(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """Apply dropout: x * keep / (1 - rate) (section 5.4).
 
-    Each element of `keep` is 0 with probability `rate`, and 1 otherwise.
-
-    Args:
-        x (`torch.Tensor`): a tensor of any shape.
-        rate (`float`): P_drop, from 0 to 1.
-        training (`bool`): if False, nothing is dropped and x is returned.
-
-    Returns:
-        `torch.Tensor` of the same shape and dtype as x.
+    Each element of `keep` is 0 with probability `rate` (P_drop), and 1 otherwise. Without `training`, x is returned.
     """
     return nn.functional.dropout(x, p=rate, training=training)
 
@@ -105,10 +92,7 @@ def cast_once_for_layers(x: Tensor) -> Tensor:
 def cast_weights_once(model: nn.Module) -> AbstractContextManager[None]:
     """Return a context manager that lets autocast cast each weight once, instead of once per decoding step.
 
-    The context manager that the plain operation returns does nothing.
-
-    Args:
-        model (`nn.Module`): a model whose weights do not change while the context is active.
+    The weights of `model` must not change while the context is active. The plain operation's context does nothing.
     """
     return nullcontext()
 
@@ -125,11 +109,10 @@ def smoothed_cross_entropy_of_states(
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
         lm_head (`nn.Linear`): the output projection, or a module that has replaced it.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
-        label_smoothing (`float`): epsilon_ls.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: the loss summed over all target tokens, a scalar in nats, at least in
-            float32; and the [`token_sums`], added up over the batch, of shape `(3,)`.
+        The sum of the loss over all target tokens, a scalar in nats, at least in float32; and the [`token_sums`], added
+        up over the batch, of shape `(3,)`.
     """
     logits = linear(lm_head, states)
     loss_sum = smoothed_cross_entropy(logits, labels, label_smoothing)
@@ -145,10 +128,10 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
     Args:
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
-        label_smoothing (`float`): epsilon_ls.
+        label_smoothing (`float`): epsilon.
 
     Returns:
-        `torch.Tensor`: a scalar in nats, at least in float32.
+        A scalar in nats, at least in float32.
     """
     precise_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # By default, cross_entropy() ignores positions with the label -100.
@@ -161,23 +144,21 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: floa
 
 
 def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute three sums per sentence, from which the caller can compute perplexity and token accuracy.
+    """Compute three sums over the target tokens of each sentence, for perplexity and token accuracy.
 
     Args:
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`): the scores of the next token.
         labels (`torch.LongTensor` of shape `(batch, target)`): token ids; -100 where there is no target.
 
     Returns:
-        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient. The sums over the target tokens
-            are the cross-entropy without label smoothing in nats, the number of tokens whose label has the highest
-            logit (ties included), and the number of tokens.
+        The cross-entropy without label smoothing in nats, the number of tokens whose label has the highest logit (ties
+        included), and the number of tokens: `(batch, 3)`, at least in float32, without a gradient.
     """
     labels = labels.to(logits.device)
     is_target = labels != -100
     precise_logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-    # gather() accepts no negative index, so positions without a target take the logit of token 0. Below, `is_target`
-    # excludes these positions from all sums. `label_indices` has the shape (batch, target, 1), and `label_logits` the
-    # shape (batch, target).
+    # gather() accepts no negative index, so positions without a target take the logit of token 0; `is_target` excludes
+    # them from all sums. `label_indices` has the shape (batch, target, 1), and `label_logits` (batch, target).
     label_indices = labels.masked_fill(~is_target, 0).unsqueeze(-1)
     label_logits = precise_logits.gather(-1, label_indices).squeeze(-1)
 
@@ -187,8 +168,7 @@ def token_sums(logits: Tensor, labels: Tensor) -> Tensor:
     is_highest = label_logits >= precise_logits.amax(dim=-1)
     is_correct = is_highest & is_target
 
-    # Each sum has the shape (batch,). All of them need the same dtype to be stacked. Callers read the sums by position,
-    # so their order must stay.
+    # Each sum has the shape (batch,). Callers read the sums by position, so their order must stay.
     sums = [cross_entropy.sum(dim=-1)]
     for counted in (is_correct, is_target):
         sums.append(counted.sum(dim=-1).to(cross_entropy.dtype))

@@ -107,9 +107,7 @@ class PlainTranslationPipeline(Pipeline):
         # but both have the attribute `columns`.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
         if is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
-            # None of these inputs is a sequence of sentences: iterating over a table yields its columns or their names,
-            # and iterating over bytes yields numbers. Passed as a single sentence, the input makes `preprocess` raise a
-            # TypeError that names its type.
+            # None of these is a sequence of sentences, so `preprocess` raises a TypeError that names the type.
             return super().__call__([inputs], **kwargs)
         sentences = list(inputs)
         if not sentences:

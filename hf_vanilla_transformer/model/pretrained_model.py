@@ -42,10 +42,7 @@ STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
 
 
 def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
-    """Set the gain by which `_init_weights` multiplies the initial weights of these layers.
-
-    The gain is stored on each layer, because transformers passes nothing but the layer to `_init_weights`.
-    """
+    """Store the gain of initial weights on each layer, because transformers passes only layers to `_init_weights`."""
     for layer in layers:
         layer.initial_gain = gain  # type: ignore[assignment]
 
@@ -53,19 +50,18 @@ def set_initial_gain(gain: float, *layers: nn.Linear) -> None:
 def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
     """Give the weight files in a folder the same file permissions as `config.json`, which follow the user's umask.
 
-    safetensors 0.8 creates files that only their owner may read, so a server that runs as a different user could not
-    load the model.
+    safetensors 0.8 creates files that only their owner may read, so a server run by another user could not load them.
     """
     config_path = Path(folder, "config.json")
     if not config_path.is_file():
-        # Only one of several processes writes the configuration and the weights; this is a different one.
+        # Another process writes the files of this folder.
         return
     mode = stat.S_IMODE(config_path.stat().st_mode)
     for weights_path in Path(folder).glob("*.safetensors"):
         # A symbolic link points to a file in a cache, whose permissions stay unchanged.
         if weights_path.is_symlink() or stat.S_IMODE(weights_path.stat().st_mode) == mode:
             continue
-        # A mounted file system may not support permissions. The weights are complete in any case.
+        # A mounted file system may not support permissions.
         with suppress(OSError):
             weights_path.chmod(mode)
 
@@ -73,10 +69,9 @@ def give_weights_the_mode_of_config(folder: str | PathLike) -> None:
 def check_quantizer(config: VanillaTransformerConfig) -> None:
     """Raise ValueError if the weights are int8, but the package hf_vanilla_transformer is not imported.
 
-    Without the package, transformers does not know the quantization method. It would skip the method, and use the
-    integers as weights.
+    Without the package, transformers would skip the unknown quantization method, and use the integers as weights.
     """
-    # The field is a dictionary, as in config.json, or an object of transformers. Most models do not have it.
+    # Most models lack this field. It is a dictionary, as in config.json, or an object of transformers.
     quantization = getattr(config, "quantization_config", None)
     if isinstance(quantization, dict):
         method = quantization.get("quant_method")
@@ -90,10 +85,7 @@ def check_quantizer(config: VanillaTransformerConfig) -> None:
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """The base class of the encoder, the decoder and the whole model.
-
-    It holds the class attributes that transformers reads, and the methods that these classes share.
-    """
+    """The base class of the encoder, the decoder and the whole model."""
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -120,7 +112,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         tied_names: set[str] = set()
         if not self.config.tie_word_embeddings:
             return tied_names
-        # By default, named_parameters() would return only one of the names of a tied weight.
+        # By default, named_parameters() returns only one name of a tied weight.
         weights = dict(self.named_parameters(remove_duplicate=False))
         for name, source_name in self.all_tied_weights_keys.items():
             weight = weights.get(name)
@@ -144,10 +136,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """Return the requested attention implementation, or choose the default.
+        """Return the requested attention implementation, or the default: the package's, or sdpa without the package.
 
-        The default is the package's attention if the package is imported, and sdpa otherwise. Neither of them returns
-        attention weights, so the default is eager attention if `config.output_attentions` is set.
+        Neither of these returns attention weights, so the default is "eager" if `config.output_attentions` is set.
         """
         if requested_attention is None:
             if self.config.output_attentions:
@@ -166,7 +157,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if tensor parallelism would split an attention head.
         """
-        # The number of processes among which each layer is split. It is 1 if there is no configuration.
+        # The number of processes among which each layer is split.
         tp_size = getattr(distributed_config, "tp_size", 1)
         num_heads = model.config.num_heads
         if num_heads % tp_size != 0:
@@ -184,30 +175,23 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save the model as `PreTrainedModel.save_pretrained` does, including changes that were made after loading.
+        """Save the model as `PreTrainedModel.save_pretrained` does, with changes made after loading.
 
-        For example, weights may have been untied, and the LM head may have a new bias. The weight files get the file
-        permissions of `config.json`.
+        These are untied weights and the LM head's bias. The weight files get the file permissions of `config.json`.
         """
-        # These values are updated first, because the call below writes the configuration.
+        # This comes first, because the call below writes the configuration.
         head = self.get_output_embeddings()
         if head is not None:
             self.config.lm_head_bias = getattr(head, "bias", None) is not None
         state_dict = self.state_dict_to_save(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
-        # Now the folder has both `config.json` and the files of weights.
         give_weights_the_mode_of_config(save_directory)
 
     def state_dict_to_save(self, state_dict: dict[str, Tensor] | None = None) -> dict[str, Tensor] | None:
-        """Return the weights to save, or None to save the model's own weights as they are.
+        """Return the weights to save: `state_dict`, where None stands for the model's own weights.
 
-        If the weights of a model with shared embeddings were untied, its embedding matrices are saved separately,
-        because an untied model loads one matrix per embedding. Then the result is a new dictionary. Otherwise, it is
-        `state_dict`, which may be None.
-
-        Args:
-            state_dict (`dict`, *optional*): the weights that the caller of `save_pretrained` passes. None stands for
-                the model's own weights. If the weights were untied, so does an empty dictionary.
+        If shared embeddings were untied, return a new dictionary without the shared matrix, because an untied model
+        loads one matrix per embedding. In that case, an empty dictionary also stands for the model's own weights.
         """
         has_shared_matrix = hasattr(self.base_model, "shared")
         was_untied = has_shared_matrix and not self.config.tie_word_embeddings
@@ -217,8 +201,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             state_dict = self.state_dict()
         weights_to_save = {}
         for name, weight in state_dict.items():
-            # The shared matrix is "model.shared.weight", or "shared.weight" in a model without an LM head. It is left
-            # out, because the encoder, the decoder and the LM head have matrices under their own names.
+            # The name is "model.shared.weight", or "shared.weight" in a model without an LM head.
             if name.endswith("shared.weight"):
                 continue
             # safetensors cannot save tensors that share memory.
@@ -229,11 +212,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize a module's weights as in the authors' code, because the paper does not describe initialization.
 
-        Linear layers get Glorot-uniform weights, and embeddings get normally distributed weights with the standard
-        deviation d_model^-0.5. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
+        An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
-        # transformers calls this method for each module whose weights it has not loaded. An int8 matrix must be loaded,
-        # because random numbers cannot replace it.
+        # transformers calls this method for each module whose weights it has not loaded.
         if isinstance(module, nn.Linear) and not module.weight.is_floating_point():
             raise InputError(
                 "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
@@ -243,8 +224,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            # Layers whose weights the configuration scales have the attribute `initial_gain`, which `set_initial_gain`
-            # sets when the model is built. All other layers have the gain 1.
+            # `set_initial_gain` sets this attribute on the layers whose weights the configuration scales.
             init.xavier_uniform_(module.weight, gain=getattr(module, "initial_gain", 1.0))
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
@@ -254,8 +234,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def get_submodule(self, target: str) -> nn.Module:
         """Return a submodule by its path. The path `embeddings.word_embeddings` returns the source embedding.
 
-        PEFT requests that path for prompt tuning, in which prompts precede the source. If the path did not exist, PEFT
-        would use the first weight with one row per target token, which may be a different matrix.
+        PEFT requests that path for prompt tuning. Without it, PEFT would use the first weight with one row per target
+        token, which may be a different matrix.
         """
         if target == "embeddings.word_embeddings":
             return self.get_input_embeddings()
@@ -286,14 +266,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the number of learned positions. Sinusoidal positions have no limit and stay unchanged.
-
-        Args:
-            new_num_position_embeddings (`int`): the new `max_position_embeddings`. New rows are initialized.
-        """
+        """Change the number of learned positions and initialize new rows. Sinusoids have no limit and do not change."""
         if self.config.position_embedding_type != "learned":
             return
-        # The loop replaces modules, so it iterates over a list of the modules that exist now.
+        # The loop replaces modules, so it iterates over a list.
         for module in list(self.modules()):
             embed_positions = getattr(module, "embed_positions", None)
             if embed_positions is not None:

@@ -19,8 +19,8 @@ class FairseqTokenizer(FSMTTokenizer):
 
     def __init__(self, *args: Any, eos_token: str = "</s>", **kwargs: Any):
         super().__init__(*args, eos_token=eos_token, **kwargs)
-        # FSMTTokenizer has two dicts: `encoder` maps source tokens to ids, and `decoder` maps ids to target tokens. It
-        # encodes every text with `encoder`, so the methods below replace that dict.
+        # FSMTTokenizer encodes every text with the dict `encoder`, which the methods below replace. Its dict `decoder`
+        # maps ids to target tokens.
         self.source_encoder = self.encoder
         self.target_encoder = {token: index for index, token in self.decoder.items()}
         self._source_language = self.src_lang

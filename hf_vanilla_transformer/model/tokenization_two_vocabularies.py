@@ -18,8 +18,7 @@ _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
 def _check_new_special_tokens(side_tokenizer: TokenizersBackend, new_tokens: Iterable[object]) -> None:
     """Raise ValueError if a new special token is already an ordinary token of the source or target tokenizer."""
-    # The tokens of the trained vocabulary. Those that are special tokens are also in `added_tokens_encoder`, and may be
-    # added again.
+    # Special tokens of the trained vocabulary are also in `added_tokens_encoder`, and may be added again.
     vocabulary = side_tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     for token in map(str, new_tokens):
         if token in vocabulary and token not in side_tokenizer.added_tokens_encoder:
@@ -62,10 +61,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         target_object: Any = None,
         **kwargs: Any,
     ):
-        # Both inner tokenizers are created before the inherited constructor is called, which may call `_add_tokens` and
-        # then needs them. The check of special tokens comes last, because it reads ids that this constructor has set.
-        #
-        # Each side is a file in the format of the tokenizers library, or a `tokenizers.Tokenizer`.
+        # Both inner tokenizers come before the inherited constructor, which may call `_add_tokens` and then needs them.
+        # The check of special tokens comes last, because it reads the ids of both sides.
         has_tokenizer = {
             "source": bool(source_file) or source_object is not None,
             "target": bool(target_file) or target_object is not None,
@@ -73,12 +70,10 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for side in ("source", "target"):
             if not has_tokenizer[side]:
                 raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
-        # These arguments would come from the tokenizer.json of a different model, so they are ignored. Below,
-        # the inherited constructor gets the source tokenizer instead.
+        # These would come from a different model's tokenizer.json. Below, the source tokenizer takes their place.
         kwargs.pop("tokenizer_file", None)
         kwargs.pop("tokenizer_object", None)
 
-        # The arguments that apply to both vocabularies.
         shared_arguments = {}
         for name in (*_SPECIAL_TOKENS, "split_special_tokens"):
             if name in kwargs:
@@ -89,7 +84,6 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         self.target_tokenizer = TokenizersBackend(
             tokenizer_file=target_file, tokenizer_object=target_object, **shared_arguments
         )
-        # Whether a call encodes targets instead of sources. `_switch_to_target_mode` sets this to True.
         self._encodes_targets = False
         # Apart from the overridden methods, this tokenizer is a tokenizer of sources.
         super().__init__(tokenizer_object=self.source_tokenizer.backend_tokenizer, **kwargs)
@@ -110,11 +104,9 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     @classmethod
     def of(cls, source: TokenizersBackend, target: TokenizersBackend) -> "TwoVocabularyTokenizer":
-        """Combine a source tokenizer and a target tokenizer, for example two results of `train_tokenizer`.
+        """Combine a source and a target tokenizer whose special tokens have the same ids.
 
-        Args:
-            source, target (`TokenizersBackend`): tokenizers whose special tokens have the same ids. The new tokenizer
-                gets the padding side and the special tokens of `source`.
+        The new tokenizer gets the padding side and the special tokens of `source`.
         """
         special_tokens = {}
         for name in _SPECIAL_TOKENS:
@@ -130,10 +122,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments unchanged.
-
-        The inherited method would look for a single file that describes the whole tokenizer.
-        """
+        """Return the arguments unchanged, because the inherited method would look for one file of a whole tokenizer."""
         return kwargs
 
     def _switch_to_input_mode(self) -> None:
@@ -148,8 +137,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         """Encode texts as source sentences, or as target sentences after a call of `_switch_to_target_mode`."""
         if not self._encodes_targets:
             return super()._encode_plus(*args, **kwargs)
-        # A caller sets the padding side of this tokenizer, not of the tokenizer that it contains. So the side is copied
-        # before each call.
+        # A caller sets the padding side of this tokenizer only, so it is copied before each call.
         self.target_tokenizer.padding_side = self.padding_side
         return self.target_tokenizer._encode_plus(*args, **kwargs)
 
@@ -158,22 +146,17 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         return self.target_tokenizer._decode(*args, **kwargs)
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens to both vocabularies.
-
-        Returns:
-            The number of tokens that were new in the vocabulary of the source. The target may get a different number.
+        """Add tokens to both vocabularies, and return how many were new in the source vocabulary.
 
         Raises:
-            ValueError: if a new special token is already an ordinary token, because its ids would differ. If it is an
-                ordinary token of the target only, `source_tokenizer` already has the new tokens when the error is
-                raised, so the tokenizer should not be used any more.
+            ValueError: if a new special token is already an ordinary token. The tokenizer should not be used any more,
+                because `source_tokenizer` may already have the new tokens.
         """
         for side_tokenizer in sides_of(self):
             if special_tokens:
                 _check_new_special_tokens(side_tokenizer, new_tokens)
             side_tokenizer._add_tokens(new_tokens, special_tokens)
-        # This tokenizer has its own copy of the source vocabulary, to which the inherited method adds the tokens. Its
-        # result is the number for this copy.
+        # This tokenizer has its own copy of the source vocabulary, to which the inherited method adds the tokens.
         return super()._add_tokens(new_tokens, special_tokens)
 
     def _save_pretrained(
@@ -183,11 +166,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
-        """Save the source tokenizer and the target tokenizer in one file each.
-
-        Returns:
-            The paths in `file_names`, followed by the paths of the two files.
-        """
+        """Save each side in its own file, and return `file_names` followed by the paths of the two files."""
         # `self.backend_tokenizer` is this tokenizer's own copy of the source tokenizer.
         backends = {
             "source_file": self.backend_tokenizer,
